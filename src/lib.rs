@@ -1,0 +1,2 @@
+//! Tensor containers as a tree of files.
+pub mod quant;
