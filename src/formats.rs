@@ -1,0 +1,173 @@
+//! The containers that can be opened, and how a path becomes a catalogue.
+//!
+//! Adding a format is one file that fills a [`Builder`] and one line in [`FORMATS`]. A file is recognised by its content, never by its name. What is no
+//! tensor container is refused by [`unknown`] with a sentence that says what it is instead.
+
+mod folder;
+mod gguf;
+mod hf_index;
+mod npy;
+mod npz;
+mod safetensors;
+mod unknown;
+mod zip;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use crate::catalog::{Builder, Catalog};
+use crate::error::{Error, Result, quoted};
+use crate::reader::Stop;
+use crate::source::{Source, SourceId};
+
+pub use folder::{Collection, open};
+
+/// How many first bytes of a file are looked at to recognise it.
+const HEAD_BYTES: usize = 4096;
+
+/// One container format: the only registration it needs.
+pub struct Format {
+    /// Name as shown in info.json.
+    pub name: &'static str,
+    /// What it is, for tables and messages.
+    pub title: &'static str,
+    /// Usual file name extensions; never used to recognise a file.
+    pub extensions: &'static [&'static str],
+    /// Whether the content is of this format.
+    pub sniff: fn(&Head<'_>) -> bool,
+    /// Reads the container (and what belongs to it) into the builder.
+    open: fn(&mut Opening, &mut Builder) -> Result<()>,
+}
+
+/// Every format, in order of priority: those with a magic number first, since the others are recognised by structure.
+pub static FORMATS: &[Format] = &[
+    gguf::FORMAT,
+    npy::FORMAT,
+    npz::FORMAT,
+    hf_index::FORMAT,
+    // No magic number: a plausible length and an opening brace.
+    safetensors::FORMAT,
+];
+
+/// What a sniffer may look at.
+pub struct Head<'a> {
+    /// The first bytes of the file.
+    pub bytes: &'a [u8],
+    /// The file, for a look elsewhere in it (a zip's directory is at its end).
+    pub source: &'a Source,
+}
+
+impl Head<'_> {
+    /// Reads the first bytes of `source`, which go to `buffer`.
+    fn read<'a>(source: &'a Source, buffer: &'a mut Vec<u8>) -> Result<Head<'a>> {
+        let len = usize::try_from(source.len()).unwrap_or(usize::MAX).min(HEAD_BYTES);
+        buffer.resize(len, 0);
+        source.read_at(0, buffer).map_err(|e| Error::io("cannot read its first bytes", e))?;
+        Ok(Head { bytes: buffer, source })
+    }
+}
+
+/// One container being opened: its main file and the way to the files beside it.
+pub struct Opening {
+    main: Arc<Source>,
+}
+
+impl Opening {
+    /// The main file.
+    pub fn main(&self) -> &Arc<Source> {
+        &self.main
+    }
+
+    /// The main file's name without its folder.
+    pub fn file_name(&self) -> &[u8] {
+        self.main.path().file_name().map(OsStrExt::as_bytes).unwrap_or_default()
+    }
+
+    /// The main file's name without folder and extension: the name of a lone unnamed tensor.
+    pub fn stem(&self) -> &[u8] {
+        self.main.path().file_stem().map(OsStrExt::as_bytes).unwrap_or_default()
+    }
+
+    /// The path of a file that the container names, relative to the container's own folder as it was given (links into a model cache are followed, since
+    /// such caches are made of them).
+    ///
+    /// # Errors
+    /// The name is absolute, leads out of the folder, or is no file name at all.
+    pub fn sibling_path(&self, name: &[u8]) -> Result<PathBuf> {
+        let refuse = |why: &str| Err(Error::format(format!("names the file {}, which {why}", quoted(name))).hint("only files in the container's own folder are opened"));
+        if name.is_empty() || name.contains(&0) {
+            return refuse("is not a file name");
+        }
+        let relative = PathBuf::from(OsString::from_vec(name.to_vec()));
+        if relative.components().any(|c| !matches!(c, Component::Normal(_) | Component::CurDir)) || name.get(1..3) == Some(b":\\") {
+            return refuse("leads out of the container's folder");
+        }
+        Ok(self.main.path().parent().unwrap_or(Path::new("")).join(relative))
+    }
+
+    /// Opens a file that the container names; see [`Opening::sibling_path`].
+    ///
+    /// # Errors
+    /// The name is not acceptable, or the file cannot be opened.
+    pub fn sibling(&self, name: &[u8]) -> Result<Arc<Source>> {
+        let path = self.sibling_path(name)?;
+        if self.main.path() == path { Ok(Arc::clone(&self.main)) } else { Source::open(&path) }
+    }
+
+    /// Names of the files in the main file's folder, sorted; empty if the folder cannot be read.
+    pub fn neighbours(&self) -> Vec<Vec<u8>> {
+        let folder = self.main.path().parent().unwrap_or(Path::new(""));
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+        let mut names: Vec<Vec<u8>> =
+            entries.take(crate::limits::FOLDER_FILES).filter_map(|entry| Some(entry.ok()?.file_name().into_vec())).collect();
+        names.sort_unstable();
+        names
+    }
+}
+
+/// The format of an opened file, or the error that says what the file is instead.
+fn recognise(source: &Source) -> Result<&'static Format> {
+    let mut buffer = Vec::new();
+    let head = Head::read(source, &mut buffer).map_err(|e| e.in_file(source.path()))?;
+    match FORMATS.iter().find(|format| (format.sniff)(&head)) {
+        Some(format) => Ok(format),
+        None => Err(unknown::explain(&head).in_file(source.path())),
+    }
+}
+
+/// Opens the container (or the whole set it belongs to) whose main file is `source`.
+///
+/// # Errors
+/// The file is of no known format, its header cannot be read to its end, or nothing of it is left to serve.
+pub fn open_container(source: &Arc<Source>) -> Result<Catalog> {
+    let format = recognise(source)?;
+    let mut builder = Builder::new(format.name);
+    let mut opening = Opening { main: Arc::clone(source) };
+    (format.open)(&mut opening, &mut builder).and_then(|()| builder.finish()).map_err(|e| e.in_file(source.path()))
+}
+
+/// The error for a header that ends early or cannot be read; `what` names the part.
+fn stopped(stop: Stop, what: &str, source: &Source) -> Error {
+    match stop {
+        Stop::End { needed, left } => Error::format(format!(
+            "{what} needs {needed} bytes, {left} are left of the file's {} (truncated download, or a damaged length field?)",
+            source.len()
+        )),
+        Stop::Io(e) => Error::io(format!("cannot read {what}"), e),
+    }
+}
+
+/// Adds a source to a builder and gives its number; a source that is there already keeps its number.
+fn add_source(builder: &mut Builder, known: &mut Vec<(Arc<Source>, SourceId)>, source: &Arc<Source>) -> SourceId {
+    match known.iter().find(|(s, _)| Arc::ptr_eq(s, source) || (s.identity().is_some() && s.identity() == source.identity())) {
+        Some((_, id)) => *id,
+        None => {
+            let id = builder.source(Arc::clone(source));
+            known.push((Arc::clone(source), id));
+            id
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A forward reader over a source that never panics and never holds more than a window of it.
+//!
+//! Headers are read through it with pread in windows of [`WINDOW`] bytes; every length is compared with the bytes that are left before it is believed.
+
+use std::io;
+
+use crate::source::Source;
+
+/// Bytes fetched at a time.
+const WINDOW: u64 = 256 << 10;
+
+/// Byte order of multi-byte fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Endian {
+    /// Least significant byte first.
+    #[default]
+    Little,
+    /// Most significant byte first.
+    Big,
+}
+
+/// Why a field could not be read.
+#[derive(Debug)]
+pub enum Stop {
+    /// The field needs this many bytes and fewer are left.
+    End {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes left.
+        left: u64,
+    },
+    /// The operating system refused.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(e: io::Error) -> Self {
+        Self::Io(e)
+    }
+}
+
+/// Reads fields one after the other from `position` to `end` of a source.
+pub struct Reader<'a> {
+    source: &'a Source,
+    window: Vec<u8>,
+    window_start: u64,
+    position: u64,
+    end: u64,
+    /// Byte order of the fields.
+    pub endian: Endian,
+}
+
+macro_rules! integers {
+    ($($name:ident $type:ty;)*) => {$(
+        /// The next field as an integer.
+        pub fn $name(&mut self) -> Result<$type, Stop> {
+            let endian = self.endian;
+            let bytes = self.array()?;
+            Ok(match endian {
+                Endian::Little => <$type>::from_le_bytes(bytes),
+                Endian::Big => <$type>::from_be_bytes(bytes),
+            })
+        }
+    )*};
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of the bytes from `start` to `end` (clamped to the source).
+    pub fn new(source: &'a Source, start: u64, end: u64) -> Self {
+        let end = end.min(source.len());
+        Self { source, window: Vec::new(), window_start: start, position: start.min(end), end, endian: Endian::Little }
+    }
+
+    /// Offset of the next byte from the start of the source.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes left.
+    pub fn left(&self) -> u64 {
+        self.end.saturating_sub(self.position)
+    }
+
+    /// Passes over `n` bytes.
+    pub fn skip(&mut self, n: u64) -> Result<(), Stop> {
+        let left = self.left();
+        if n > left {
+            return Err(Stop::End { needed: n, left });
+        }
+        self.position = self.position.saturating_add(n);
+        Ok(())
+    }
+
+    /// The next `n` bytes; the caller bounds `n`.
+    pub fn take(&mut self, n: usize) -> Result<&[u8], Stop> {
+        let (needed, left) = (n as u64, self.left());
+        if needed > left {
+            return Err(Stop::End { needed, left });
+        }
+        let inside = self.position.checked_sub(self.window_start).and_then(|start| usize::try_from(start).ok());
+        let at = match inside {
+            Some(at) if at.checked_add(n).is_some_and(|end| end <= self.window.len()) => at,
+            _ => {
+                let size = usize::try_from(needed.max(WINDOW).min(left)).unwrap_or(n);
+                self.window.resize(size, 0);
+                self.window_start = self.position;
+                if let Err(e) = self.source.read_at(self.position, &mut self.window) {
+                    self.window.clear();
+                    return Err(e.into());
+                }
+                0
+            }
+        };
+        self.position = self.position.saturating_add(needed);
+        let end = at.saturating_add(n);
+        self.window.get(at..end).ok_or(Stop::End { needed, left })
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Stop> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N)?);
+        Ok(out)
+    }
+
+    integers! { u8 u8; u16 u16; u32 u32; u64 u64; }
+}
