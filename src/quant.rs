@@ -44,3 +44,13 @@ pub struct Codec {
     /// Decodes whole blocks: `blocks.len() == n * bytes`, `out.len() == n * elements`. A partial last block on either side is left alone.
     pub decode: fn(blocks: &[u8], out: &mut [f32]),
 }
+
+/// The codec with this canonical name.
+pub fn by_name(_name: &str) -> Option<&'static Codec> {
+    None
+}
+
+/// The codec of this ggml type number.
+pub fn by_ggml(_id: u32) -> Option<&'static Codec> {
+    None
+}

@@ -1,1 +1,1 @@
-//! todo
+//! Zip directories.
