@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::reader::Endian;
 use crate::source::{Extent, Source, SourceId};
 
+pub(crate) use builder::product;
 pub use builder::{Builder, Region, Spec};
 pub use value::{Scalar, StoredArray, Value};
 

@@ -39,6 +39,14 @@ pub struct Format {
     pub sniff: fn(&Head<'_>) -> bool,
     /// Reads the container (and what belongs to it) into the builder.
     open: fn(&mut Opening, &mut Builder) -> Result<()>,
+    /// Reads one file of a sharded set, where the format has such sets under a shard index.
+    part: Option<fn(&Arc<Source>, &mut Builder, &mut Shards<'_>) -> Result<()>>,
+}
+
+/// What a shard index says about the shard that is being read.
+pub(crate) struct Shards<'a> {
+    /// Called with each tensor's name: whether the index says that this tensor is another shard's.
+    elsewhere: &'a mut dyn FnMut(&[u8]) -> bool,
 }
 
 /// Every format, in order of priority: those with a magic number first, since the others are recognised by structure.
@@ -147,6 +155,15 @@ pub fn open_container(source: &Arc<Source>) -> Result<Catalog> {
     let mut builder = Builder::new(format.name);
     let mut opening = Opening { main: Arc::clone(source) };
     (format.open)(&mut opening, &mut builder).and_then(|()| builder.finish()).map_err(|e| e.in_file(source.path()))
+}
+
+/// `PREFIX-00002-of-00003SUFFIX` as prefix, number and count: how every kind of split set is named.
+fn numbered_name<'a>(name: &'a str, suffix: &str) -> Option<(&'a str, u32, u32)> {
+    let digits = |text: &str| (text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten();
+    let rest = name.strip_suffix(suffix)?;
+    let (rest, of) = rest.rsplit_once("-of-")?;
+    let (prefix, number) = rest.rsplit_once('-')?;
+    Some((prefix, digits(number)?, digits(of)?))
 }
 
 /// The error for a header that ends early or cannot be read; `what` names the part.

@@ -55,6 +55,8 @@ pub struct Builder {
     sharing_is_normal: bool,
     more_issues: u64,
     dropped: bool,
+    /// Rows that come after all others: a shard index says that another shard's tensor of that name is the one meant.
+    later: Vec<u32>,
 }
 
 impl Builder {
@@ -72,7 +74,7 @@ impl Builder {
             issues: Vec::new(),
             endian: Endian::Little,
         };
-        Self { catalog, regions: Vec::new(), sharing_is_normal: false, more_issues: 0, dropped: false }
+        Self { catalog, regions: Vec::new(), sharing_is_normal: false, more_issues: 0, dropped: false, later: Vec::new() }
     }
 
     /// Says that tensors which share bytes are nothing unusual in this format.
@@ -213,6 +215,15 @@ impl Builder {
         Ok(())
     }
 
+    /// Adds a tensor that comes after all others, so that one of the same name keeps the plain name.
+    ///
+    /// # Errors
+    /// There are more tensors than the limits allow.
+    pub fn tensor_later(&mut self, spec: &Spec<'_>) -> Result<()> {
+        self.later.push(self.catalog.len());
+        self.tensor(spec)
+    }
+
     /// The number of elements and the bytes of a tensor, or what is wrong with it.
     fn place(&self, spec: &Spec<'_>) -> std::result::Result<(u64, Option<Extent>), String> {
         let elements = product(spec.shape).ok_or_else(|| format!("the product of its shape {:?} is larger than 2^63", spec.shape))?;
@@ -262,6 +273,10 @@ impl Builder {
     /// # Errors
     /// Nothing is left: parts had to be dropped, and no tensor and no key remains.
     pub fn finish(mut self) -> Result<Catalog> {
+        for index in std::mem::take(&mut self.later).into_iter().rev() {
+            let row = self.catalog.rows.remove(index as usize);
+            self.catalog.rows.push(row);
+        }
         self.duplicate_keys();
         self.duplicate_names();
         self.shared_and_overlapping();
