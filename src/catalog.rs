@@ -104,6 +104,8 @@ struct Row {
 pub struct Catalog {
     format: &'static str,
     sources: Vec<Arc<Source>>,
+    /// Sources that are side files only, not containers.
+    asides: Vec<SourceId>,
     rows: Vec<Row>,
     names: Vec<u8>,
     dimensions: Vec<u64>,
@@ -131,6 +133,26 @@ impl Catalog {
     /// The sources, in the order of their numbers.
     pub fn sources(&self) -> &[Arc<Source>] {
         &self.sources
+    }
+
+    /// The containers among the sources, with their numbers.
+    pub fn containers(&self) -> impl Iterator<Item = (SourceId, &Arc<Source>)> {
+        (0u32..).zip(&self.sources).filter(|(id, _)| !self.asides.contains(id))
+    }
+
+    /// Adds an issue that was found beside the container, in its folder.
+    pub(crate) fn add_issue(&mut self, issue: Issue) {
+        self.issues.push(issue);
+    }
+
+    /// Adds a side file of the container's folder.
+    pub(crate) fn add_side(&mut self, section: Section, name: Vec<u8>, source: Arc<Source>) {
+        let id = u32::try_from(self.sources.len()).unwrap_or(u32::MAX);
+        if let Some(extent) = Extent::new(id, &source, 0, source.len()) {
+            self.sources.push(source);
+            self.asides.push(id);
+            self.sides.push(SideFile { section, name, bytes: SideBytes::Stored(extent) });
+        }
     }
 
     /// One source.

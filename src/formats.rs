@@ -22,7 +22,7 @@ use crate::error::{Error, Result, quoted};
 use crate::reader::Stop;
 use crate::source::{Source, SourceId};
 
-pub use folder::{Collection, open};
+pub use folder::{Collection, open, source_name};
 
 /// How many first bytes of a file are looked at to recognise it.
 const HEAD_BYTES: usize = 4096;

@@ -1,6 +1,6 @@
 //! The one way to make a catalogue: everything is checked here, once, for all formats.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::{Catalog, Issue, Order, Row, SideFile, Span, Value};
@@ -57,6 +57,8 @@ pub struct Builder {
     dropped: bool,
     /// Rows that come after all others: a shard index says that another shard's tensor of that name is the one meant.
     later: Vec<u32>,
+    /// Names that the container itself declares to share another tensor's bytes.
+    ties: HashSet<Vec<u8>>,
 }
 
 impl Builder {
@@ -65,6 +67,7 @@ impl Builder {
         let catalog = Catalog {
             format,
             sources: Vec::new(),
+            asides: Vec::new(),
             rows: Vec::new(),
             names: Vec::new(),
             dimensions: Vec::new(),
@@ -74,7 +77,7 @@ impl Builder {
             issues: Vec::new(),
             endian: Endian::Little,
         };
-        Self { catalog, regions: Vec::new(), sharing_is_normal: false, more_issues: 0, dropped: false, later: Vec::new() }
+        Self { catalog, regions: Vec::new(), sharing_is_normal: false, more_issues: 0, dropped: false, later: Vec::new(), ties: HashSet::new() }
     }
 
     /// Says that tensors which share bytes are nothing unusual in this format.
@@ -92,6 +95,18 @@ impl Builder {
         let id = u32::try_from(self.catalog.sources.len()).unwrap_or(u32::MAX);
         self.catalog.sources.push(source);
         id
+    }
+
+    /// Adds a source that only holds a side file.
+    pub fn side_source(&mut self, source: Arc<Source>) -> SourceId {
+        let id = self.source(source);
+        self.catalog.asides.push(id);
+        id
+    }
+
+    /// The names of all tensors so far.
+    pub fn names(&self) -> HashSet<&[u8]> {
+        self.catalog.tensors().map(|t| t.name()).collect()
     }
 
     /// The path of a source, for messages.
@@ -224,6 +239,15 @@ impl Builder {
         self.tensor(spec)
     }
 
+    /// Adds a name for bytes that another tensor has too, as the container itself says: sharing them is no issue.
+    ///
+    /// # Errors
+    /// There are more tensors than the limits allow.
+    pub fn tie(&mut self, spec: &Spec<'_>) -> Result<()> {
+        self.ties.insert(spec.name.to_vec());
+        self.tensor(spec)
+    }
+
     /// The number of elements and the bytes of a tensor, or what is wrong with it.
     fn place(&self, spec: &Spec<'_>) -> std::result::Result<(u64, Option<Extent>), String> {
         let elements = product(spec.shape).ok_or_else(|| format!("the product of its shape {:?} is larger than 2^63", spec.shape))?;
@@ -348,7 +372,7 @@ impl Builder {
                     if let Some(row) = self.catalog.rows.get_mut(index as usize) {
                         row.shares = Some(owner);
                     }
-                    if !self.sharing_is_normal {
+                    if !self.sharing_is_normal && !self.catalog.tensor(index).is_some_and(|t| self.ties.contains(t.name())) {
                         reports.push((index, owner, true));
                     }
                     continue;

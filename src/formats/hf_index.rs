@@ -118,7 +118,7 @@ pub(super) fn open_index(opening: &Opening, index: &Index, builder: &mut Builder
     }
     let map: HashMap<&[u8], &str> = index.weight_map.iter().map(|(tensor, shard)| (tensor.as_bytes(), shard.as_str())).collect();
     let shards = index.shards();
-    open_shards(opening, shards.iter().map(|s| s.as_bytes()), &|tensor| map.get(tensor).copied(), builder)?;
+    open_shards(opening, shards.iter().map(|s| s.as_bytes()), Some(&|tensor| map.get(tensor).copied()), builder)?;
     let place = crate::error::printable(&index.source.path().display().to_string());
     let found = builder.names();
     let mut absent = Vec::new();
@@ -140,18 +140,19 @@ pub(super) fn open_index(opening: &Opening, index: &Index, builder: &mut Builder
 pub(super) fn open_shards<'a>(
     opening: &Opening,
     names: impl Iterator<Item = &'a [u8]>,
-    home: &dyn Fn(&[u8]) -> Option<&'a str>,
+    home: Option<&dyn Fn(&[u8]) -> Option<&'a str>>,
     builder: &mut Builder,
 ) -> Result<()> {
     let mut count = 0u64;
     for name in names {
         let mut unlisted = Vec::new();
-        let mut elsewhere = |tensor: &[u8]| match home(tensor) {
-            Some(shard) => shard.as_bytes() != name,
-            None => {
+        let mut elsewhere = |tensor: &[u8]| match home.map(|home| home(tensor)) {
+            Some(Some(shard)) => shard.as_bytes() != name,
+            Some(None) => {
                 unlisted.push(tensor.to_vec());
                 false
             }
+            None => false,
         };
         let opened = opening.sibling(name).and_then(|source| {
             let format = super::recognise(&source)?;
@@ -163,11 +164,8 @@ pub(super) fn open_shards<'a>(
             builder.dropped();
             builder.issue(format!("shard {}", quoted(name)), e.to_string(), "the other shards are served");
         }
-        // Without an index there is nothing to be listed in.
-        if home(b"").is_none() && unlisted.len() < builder.len() {
-            for tensor in unlisted {
-                builder.issue(format!("shard {}: tensor {}", quoted(name), quoted(&tensor)), "is not in the index", "served all the same");
-            }
+        for tensor in unlisted {
+            builder.issue(format!("shard {}: tensor {}", quoted(name), quoted(&tensor)), "is not in the index", "served all the same");
         }
     }
     builder.fact("shards", count.into());

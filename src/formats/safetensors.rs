@@ -50,7 +50,7 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     match super::numbered_name(&name, ".safetensors") {
         Some((prefix, _, of)) if of > 1 => {
             let names: Vec<String> = (1..=of).map(|n| format!("{prefix}-{n:05}-of-{of:05}.safetensors")).collect();
-            hf_index::open_shards(opening, names.iter().map(|n| n.as_bytes()), &|_| None, builder)
+            hf_index::open_shards(opening, names.iter().map(|n| n.as_bytes()), None, builder)
         }
         _ => read(&main, builder, &mut Shards { elsewhere: &mut |_| false }),
     }
