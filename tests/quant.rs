@@ -294,6 +294,11 @@ fn every_code_of_the_floats_has_the_value_of_its_bits() {
                 // As VCVTPH2PS: payload kept, quiet bit set.
                 let quiet = (code & 0x8000) << 16 | 0x7FC0_0000 | mantissa << 13;
                 assert_eq!(value.to_bits(), quiet, "{context}");
+                assert_eq!(
+                    half::f16::from_bits(code as u16).to_f32_const().to_bits(),
+                    quiet,
+                    "{context}, in software"
+                );
             } else if name == "bf16" {
                 assert_eq!(value.to_bits(), code << 16, "{context}");
             }
@@ -532,6 +537,11 @@ fn slices_narrow_as_single_values_do() {
         "narrow_bf16 differs at byte {:?}",
         out.iter().zip(&bf16).position(|(a, b)| a != b)
     );
+    // What `half` does where the CPU has no F16C.
+    for (value, bits) in values.iter().zip(f16.as_chunks().0) {
+        let software = half::f16::from_f32_const(*value).to_bits();
+        assert_eq!(software, u16::from_le_bytes(*bits), "{value:e} in software");
+    }
     for length in 0..200 {
         // One byte too many and, in the second half, too few values for the room: both are left alone.
         let mut out = vec![0xAA; 201];
