@@ -13,6 +13,16 @@ use std::io;
 
 use crate::tree::Set;
 
+pub use tensors::row_bytes;
+
+/// One tensor's object of tensors.json, on a line of its own.
+pub fn tensor_json(set: &Set, tensor: crate::catalog::Tensor<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    tensors::object(set, tensor, &mut out);
+    out.push(b'\n');
+    out
+}
+
 /// A document about one catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Document {

@@ -106,3 +106,39 @@ pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+/// Closes every file that was inherited besides the standard streams, so that nobody waits in vain for a pipe that the server holds open.
+pub fn close_inherited_files() {
+    // SAFETY: called at the start of the program, before it opens anything of its own, so no descriptor above 2 has an owner here.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+}
+
+/// Makes the standard streams /dev/null.
+pub fn detach_streams() {
+    use std::os::fd::AsRawFd;
+    let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    for stream in 0..3 {
+        // SAFETY: both descriptors are open; dup2 replaces the stream atomically, and std refers to streams by number only.
+        let _ = unsafe { libc::dup2(null.as_raw_fd(), stream) };
+    }
+}
+
+/// Waits until there is something to read (or the end), at most this long.
+pub fn readable_within(pipe: &impl std::os::fd::AsFd, limit: Duration) -> bool {
+    use std::os::fd::AsRawFd;
+    let mut poll = libc::pollfd { fd: pipe.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+    loop {
+        // SAFETY: `poll` is one live pollfd, and the count says so.
+        let answer = unsafe { libc::poll(&raw mut poll, 1, limit) };
+        if answer >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return answer > 0;
+        }
+    }
+}
+
+/// Sends SIGTERM to this process, to wake the thread that waits for it.
+pub fn signal_self() {
+    // SAFETY: kill and getpid touch no memory.
+    let _ = unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+}

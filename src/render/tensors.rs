@@ -109,7 +109,7 @@ fn offset(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
 }
 
 /// Bytes of one row (the last dimension), where rows are whole bytes.
-pub(crate) fn row_bytes(tensor: Tensor<'_>) -> Option<u64> {
+pub fn row_bytes(tensor: Tensor<'_>) -> Option<u64> {
     let (elements, bytes) = tensor.dtype().block()?;
     let row = *tensor.stored_shape().unwrap_or(tensor.shape()).last()?;
     let bits = row.checked_mul(bytes)?;
