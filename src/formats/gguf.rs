@@ -35,6 +35,9 @@ pub(super) const FORMAT: Format = Format {
     part: None,
 };
 
+/// `GGML_MAX_DIMS` of ggml.h.
+const GGML_MAX_DIMS: usize = 4;
+
 fn sniff(head: &Head<'_>) -> bool {
     is_gguf(head.bytes) || embedded(head).is_some()
 }
@@ -188,6 +191,10 @@ fn add_tensors(source: &Arc<Source>, id: SourceId, header: &Header, builder: &mu
             builder.tensor_issue(id, name, format!("its offset {} is larger than 2^63", info.offset), "listed without files");
         } else if info.offset % header.alignment != 0 {
             builder.tensor_issue(id, name, format!("its offset {} is no multiple of general.alignment {}", info.offset, header.alignment), "served from there");
+        }
+        if info.dims.len() > GGML_MAX_DIMS {
+            let what = format!("has {} dimensions, ggml reads at most {GGML_MAX_DIMS}", info.dims.len());
+            builder.tensor_issue(id, name, what, "served with all of them");
         }
         let unknown = matches!(dtype, DType::Unknown(_));
         if unknown {

@@ -91,6 +91,9 @@ impl Index {
 
 fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     let index = Index::open(Arc::clone(opening.main()))?;
+    if index.weight_map.is_empty() {
+        return Err(Error::format("its weight_map names no shard"));
+    }
     open_index(opening, &index, builder)
 }
 
