@@ -82,18 +82,18 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
         if entry.name.ends_with(b"/") && entry.place.len == 0 {
             continue; // a folder
         }
-        let place = zip::place(&builder.path(archive), entry.name);
+        let place = |builder: &Builder| zip::place(&builder.path(archive), entry.name);
         match Array::find(&main, &directory, &entry) {
             Ok(array) => {
                 if let Some(other) = &array.located.other_name {
-                    builder.issue(place, format!("its local header has the name {}", quoted(other)), "the directory's name is used");
+                    builder.issue(place(builder), format!("its local header has the name {}", quoted(other)), "the directory's name is used");
                 }
                 let end = array.located.offset.saturating_add(array.located.len);
                 ranges.push((entry.place.offset, end, index, array.member.is_some()));
                 array.add(&main, archive, &entry, builder)?;
             }
             Err(e) => {
-                builder.issue(place, e.message(), "left out, shown in source/ only");
+                builder.issue(place(builder), e.message(), "left out, shown in source/ only");
                 if entry.name.ends_with(SUFFIX) {
                     builder.dropped();
                 }

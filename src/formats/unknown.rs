@@ -73,10 +73,10 @@ pub(super) fn explain(head: &Head<'_>) -> Error {
     if head.bytes.starts_with(b"PK") {
         return zip_archive(head);
     }
-    match kind(head.bytes, len) {
-        Some(Kind { what, hint: "" }) => return is(&format!("{what}, not a tensor container")),
-        Some(Kind { what, hint }) => return is(&format!("{what}, not a tensor container")).hint(hint),
-        None => {}
+    if let Some(Kind { what, hint }) = kind(head.bytes, len) {
+        // A description with a comma goes on to say why it is not read.
+        let error = is(&if what.contains(',') { what } else { format!("{what}, not a tensor container") });
+        return if hint.is_empty() { error } else { error.hint(hint) };
     }
     for offset in [512, 1024, 2048] {
         if head.bytes.get(offset..).is_some_and(|rest| rest.starts_with(b"\x89HDF\r\n\x1a\n")) {
@@ -197,7 +197,7 @@ fn kind(bytes: &[u8], len: u64) -> Option<Kind> {
         return found(&what, "a download that was never finished? some programs reserve the space first");
     }
     if is_onnx(bytes) {
-        return found("an ONNX model, which is not read yet, or another protobuf message", "");
+        return found("an ONNX model or another protobuf message, which is not read yet", "");
     }
     text(bytes)
 }
@@ -218,7 +218,7 @@ fn text(bytes: &[u8]) -> Option<Kind> {
     let start = text.trim_start();
     let lower = start.to_ascii_lowercase();
     if lower.starts_with("version https://git-lfs.github.com/spec/") {
-        return found("a Git LFS pointer instead of the file it stands for", "run `git lfs pull` in its folder");
+        return found("a Git LFS pointer, not the file it stands for", "run `git lfs pull` in its folder");
     }
     if lower.starts_with("<!doctype html") || lower.starts_with("<html") || lower.starts_with("<head") {
         return found("an HTML page", AGAIN);
@@ -318,7 +318,7 @@ mod tests {
         for (text, what) in [
             (
                 "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n",
-                "is a Git LFS pointer instead of the file it stands for, not a tensor container\nhint: run `git lfs pull`",
+                "is a Git LFS pointer, not the file it stands for\nhint: run `git lfs pull`",
             ),
             ("<!DOCTYPE html>\n<html>", "is an HTML page, not a tensor container\nhint: download it again"),
             ("\n  <html lang=en>", "HTML"),
