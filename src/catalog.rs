@@ -137,7 +137,7 @@ impl Catalog {
 
     /// The containers among the sources, with their numbers.
     pub fn containers(&self) -> impl Iterator<Item = (SourceId, &Arc<Source>)> {
-        (0u32..).zip(&self.sources).filter(|(id, _)| !self.asides.contains(id))
+        (0u32..).zip(&self.sources).filter(|(id, source)| !self.asides.contains(id) && !source.is_member())
     }
 
     /// Adds an issue that was found beside the container, in its folder.

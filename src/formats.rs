@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::catalog::{Builder, Catalog};
 use crate::error::{Error, Result, quoted};
 use crate::reader::Stop;
-use crate::source::{Source, SourceId};
+use crate::source::Source;
 
 pub use folder::{Collection, open, source_name};
 
@@ -174,17 +174,5 @@ fn stopped(stop: Stop, what: &str, source: &Source) -> Error {
             source.len()
         )),
         Stop::Io(e) => Error::io(format!("cannot read {what}"), e),
-    }
-}
-
-/// Adds a source to a builder and gives its number; a source that is there already keeps its number.
-fn add_source(builder: &mut Builder, known: &mut Vec<(Arc<Source>, SourceId)>, source: &Arc<Source>) -> SourceId {
-    match known.iter().find(|(s, _)| Arc::ptr_eq(s, source) || (s.identity().is_some() && s.identity() == source.identity())) {
-        Some((_, id)) => *id,
-        None => {
-            let id = builder.source(Arc::clone(source));
-            known.push((Arc::clone(source), id));
-            id
-        }
     }
 }

@@ -1,10 +1,21 @@
 //! Tensor containers as a tree of read-only files.
 //!
-//! Bytes come in through [`source`], [`formats`] turn a container into a [`catalog`], a tree gives every tensor its files, and reads go out as slices of
-//! the container's own mapping or as decoded blocks. Each step knows only the ones before it.
+//! Bytes come in through [`source`], [`formats`] turn a container into a [`catalog`], the [`tree`] gives every tensor its files, and reads go out through
+//! [`fs`] as slices of the container's own mapping or as decoded blocks. Each step knows only the ones before it.
+//!
+//! Modules that handle numbers from files are held to two more lints than the rest: no indexing, no unchecked arithmetic.
 
+pub mod content;
 pub mod error;
+pub mod fs;
+#[cfg(feature = "mount")]
+pub mod fuse;
+#[cfg(feature = "mount")]
+pub mod sys;
 pub mod limits;
+pub mod render;
+pub mod tree;
+
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod catalog;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]

@@ -187,9 +187,9 @@ impl Source {
         self.modified
     }
 
-    /// Whether this is a file of its own (and not a member of one).
-    pub fn is_file(&self) -> bool {
-        matches!(self.body, Body::File(_))
+    /// Whether this is a compressed member of another source.
+    pub fn is_member(&self) -> bool {
+        matches!(self.body, Body::Member(_))
     }
 
     /// Device and inode number of a local file: the same file under two names has one identity.

@@ -267,7 +267,7 @@ fn add_ties(entries: &[(Name<'_>, &RawValue)], metadata: &[(String, String)], id
         if dropped == "format" || names.contains(dropped.as_str()) || !names.contains(kept.as_str()) {
             continue;
         }
-        let Some((_, raw)) = entries.iter().find(|(Name(name), _)| name == kept) else { continue };
+        let Some((_, raw)) = entries.iter().find(|(Name(name), _)| name.as_ref() == kept) else { continue };
         let Ok(entry) = serde_json::from_str::<Entry<'_>>(raw.get()) else { continue };
         let (dtype, opaque) = dtype(&entry.dtype);
         let (begin, end) = entry.data_offsets;

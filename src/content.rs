@@ -1,0 +1,328 @@
+//! A tensor's file as pieces, and reads of any part of it.
+//!
+//! A file is at most two pieces: a .npy header and the elements, stored or decoded. A read that falls into stored, mapped elements is answered with the
+//! mapping itself; everything else goes through the reader's own [`Scratch`]: header bytes are copied, stored bytes are read with pread, and exactly the
+//! blocks that cover the wanted elements are decoded and trimmed at both ends.
+
+use std::io;
+
+use crate::catalog::{Order, Tensor};
+use crate::dtype::DType;
+use crate::quant::{self, Codec, Kind, narrow};
+use crate::reader::Endian;
+use crate::render::{npy, tensors::row_bytes};
+use crate::source::{self, Extent, Health, Source};
+use crate::tree::{Set, View};
+
+/// What decoded elements are written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Out {
+    F32,
+    F16,
+    Bf16,
+    I8,
+    U8,
+}
+
+impl Out {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::I8 | Self::U8 => 1,
+        }
+    }
+}
+
+/// Where a file's elements come from.
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    /// Bytes as they are stored.
+    Stored(Extent),
+    /// Blocks decoded on read.
+    Decoded(Decoded),
+}
+
+/// Blocks and what becomes of them.
+#[derive(Clone, Copy, Debug)]
+struct Decoded {
+    extent: Extent,
+    codec: &'static Codec,
+    swap: bool,
+    /// Elements in the file: of a packed type's last block not all are.
+    elements: u64,
+    out: Out,
+}
+
+/// A file's bytes.
+#[derive(Debug)]
+pub struct Content {
+    header: Vec<u8>,
+    body: Body,
+}
+
+/// Buffers that a reader keeps from one read to the next.
+#[derive(Default)]
+pub struct Scratch {
+    packed: Vec<u8>,
+    floats: Vec<f32>,
+    narrow: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Scratch {
+    /// The output buffer, emptied.
+    pub(crate) fn start(&mut self) -> &mut Vec<u8> {
+        self.out.clear();
+        &mut self.out
+    }
+
+    /// What was put into the output buffer.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.out
+    }
+}
+
+/// The bytes that a read gives.
+pub enum Bytes<'a> {
+    /// A part of the source's mapping, for the kernel to copy.
+    Mapped(source::View<'a>),
+    /// Bytes in the reader's own buffer.
+    Copied(&'a [u8]),
+}
+
+/// Elements decoded at a time: their f32 form stays in the first-level cache.
+const STEP: usize = 8192;
+
+/// Whether a tensor's file in a view is served from the mapping (behind its header, if it has one).
+pub(crate) fn is_zero_copy(set: &Set, view: View, tensor: Tensor<'_>) -> bool {
+    let mapped = set.catalog().source(tensor.source()).is_some_and(|s| !s.is_member());
+    mapped && matches!(body(view, tensor), Some(Body::Stored(_)))
+}
+
+/// What NumPy's header says of a tensor in a view.
+fn descr(view: View, tensor: Tensor<'_>) -> Option<String> {
+    let dtype = tensor.dtype();
+    Some(match view {
+        View::F32 => "<f4".to_string(),
+        View::F16 => "<f2".to_string(),
+        // As ml_dtypes writes it and jax reads it.
+        View::Bf16 => "<V2".to_string(),
+        View::Npy => match dtype {
+            DType::Coded(Codec { kind: Kind::Float, .. }) => "<f4".to_string(),
+            DType::Coded(Codec { kind: Kind::Signed, .. }) => "|i1".to_string(),
+            DType::Coded(Codec { kind: Kind::Unsigned, .. }) => "|u1".to_string(),
+            DType::C32 => "<c8".to_string(),
+            other => other.descr(tensor.endian())?,
+        },
+        View::Bits => match dtype {
+            DType::Coded(codec) if codec.elements == 1 => format!("{}u{}", crate::dtype::order_mark(codec.bytes as u64, tensor.endian()), codec.bytes),
+            DType::Coded(_) => "|u1".to_string(),
+            DType::C32 => format!("{}u4", crate::dtype::order_mark(4, tensor.endian())),
+            _ => return None,
+        },
+        View::Raw | View::RawF32 | View::RawF16 | View::RawBf16 => return None,
+    })
+}
+
+/// The shape in a view's header: bits of packed types and blocks have the bytes of a row as their last axis.
+fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
+    match (view, tensor.dtype()) {
+        (View::Bits, DType::Coded(codec)) if codec.elements > 1 => {
+            let stored = tensor.stored_shape().unwrap_or(tensor.shape());
+            match (stored.split_last(), row_bytes(tensor)) {
+                (Some((_, outer)), Some(bytes)) => outer.iter().copied().chain([bytes]).collect(),
+                _ => vec![tensor.data().map_or(0, |data| data.len())],
+            }
+        }
+        _ => tensor.shape().to_vec(),
+    }
+}
+
+fn body(view: View, tensor: Tensor<'_>) -> Option<Body> {
+    let data = tensor.data()?;
+    let stored = Some(Body::Stored(data));
+    let decoded = |codec: &'static Codec, elements: u64, out: Out| {
+        Some(Body::Decoded(Decoded { extent: data, codec, swap: tensor.endian() == Endian::Big, elements, out }))
+    };
+    let view = crate::tree::canonical(view, tensor);
+    let out = match view {
+        View::Raw | View::Bits => return stored,
+        View::F32 | View::RawF32 => Out::F32,
+        View::F16 | View::RawF16 => Out::F16,
+        View::Bf16 | View::RawBf16 => Out::Bf16,
+        View::Npy => match tensor.dtype() {
+            DType::Coded(codec) => match codec.kind {
+                Kind::Float => Out::F32,
+                Kind::Signed => Out::I8,
+                Kind::Unsigned => Out::U8,
+            },
+            DType::C32 => return decoded(quant::by_name("f16")?, tensor.elements().checked_mul(2)?, Out::F32),
+            _ => return stored,
+        },
+    };
+    let little = tensor.endian() == Endian::Little;
+    match (tensor.dtype(), out) {
+        // Behind an as/ header the stored bytes are what is wanted already.
+        (DType::Native(native), Out::F32) if native.name == "f32" && little => stored,
+        (DType::Native(native), Out::F16) if native.name == "f16" && little => stored,
+        (DType::Coded(codec), Out::Bf16) if codec.name == "bf16" && little => stored,
+        (dtype, out) => decoded(dtype.codec()?, tensor.elements(), out),
+    }
+}
+
+impl Content {
+    /// The file of a tensor in a view; `None` if there is none.
+    pub fn new(view: View, tensor: Tensor<'_>) -> Option<Self> {
+        let header = match descr(view, tensor) {
+            Some(descr) => npy::header(&descr, if view == View::Bits { bits_order(tensor) } else { tensor.order() }, &shape(view, tensor)),
+            None => Vec::new(),
+        };
+        Some(Self { header, body: body(view, tensor)? })
+    }
+
+    /// A file that is stored bytes and nothing else.
+    pub fn stored(extent: Extent) -> Self {
+        Self { header: Vec::new(), body: Body::Stored(extent) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        let body = match &self.body {
+            Body::Stored(extent) => extent.len(),
+            Body::Decoded(decoded) => decoded.elements.saturating_mul(decoded.out.bytes()),
+        };
+        (self.header.len() as u64).saturating_add(body)
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The run of stored bytes behind it.
+    pub fn extent(&self) -> Extent {
+        match &self.body {
+            Body::Stored(extent) => *extent,
+            Body::Decoded(decoded) => decoded.extent,
+        }
+    }
+
+    /// Reads `size` bytes at `offset`, fewer at the end of the file.
+    ///
+    /// # Errors
+    /// The stored bytes are gone, or the source was rewritten.
+    pub fn read<'a>(&self, source: &'a Source, offset: u64, size: u64, scratch: &'a mut Scratch) -> io::Result<Bytes<'a>> {
+        let end = offset.saturating_add(size).min(self.len());
+        if offset >= end {
+            return Ok(Bytes::Copied(&[]));
+        }
+        let header = self.header.len() as u64;
+        let health = source.health();
+        if health == Health::Rewritten {
+            return Err(io::Error::other("the source was rewritten"));
+        }
+        if let (Body::Stored(extent), true) = (&self.body, offset >= header) {
+            let run = extent.sub(offset - header, end - offset).ok_or(io::ErrorKind::InvalidInput)?;
+            if let Health::Cut(left) = health {
+                if run.offset() + run.len() > left {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            if let Some(view) = source.view(run.offset(), run.len()) {
+                return Ok(Bytes::Mapped(view));
+            }
+        }
+        scratch.out.clear();
+        if offset < header {
+            let stop = end.min(header);
+            scratch.out.extend_from_slice(&self.header[offset as usize..stop as usize]);
+        }
+        let (from, to) = (offset.max(header) - header, end.max(header) - header);
+        if from < to {
+            match &self.body {
+                Body::Stored(extent) => {
+                    let run = extent.sub(from, to - from).ok_or(io::ErrorKind::InvalidInput)?;
+                    let start = scratch.out.len();
+                    scratch.out.resize(start + run.len() as usize, 0);
+                    source.read_at(run.offset(), &mut scratch.out[start..])?;
+                }
+                Body::Decoded(decoded) => decoded.read(source, from, to, scratch)?,
+            }
+        }
+        Ok(Bytes::Copied(&scratch.out))
+    }
+}
+
+/// Bits of a Fortran-ordered tensor stay in that order if every element has its own bytes.
+fn bits_order(tensor: Tensor<'_>) -> Order {
+    match tensor.dtype() {
+        DType::Coded(codec) if codec.elements > 1 => Order::C,
+        _ => tensor.order(),
+    }
+}
+
+impl Decoded {
+    /// Appends the decoded bytes from `from` to `to` to the output buffer.
+    fn read(&self, source: &Source, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
+        let Scratch { packed, floats, narrow, out } = scratch;
+        let (per_block, block_bytes) = (self.codec.elements as u64, self.codec.bytes as u64);
+        let size = self.out.bytes();
+        let first_block = from / size / per_block;
+        let last_block = (to - 1) / size / per_block;
+        let start = first_block * block_bytes;
+        let whole = (last_block - first_block + 1) * block_bytes;
+        // A packed type's last block may be partly stored; what is missing is zero and past the last element.
+        let stored = whole.min(self.extent.len().saturating_sub(start));
+        let run = self.extent.sub(start, stored).ok_or(io::ErrorKind::InvalidInput)?;
+        packed.clear();
+        packed.resize(whole as usize, 0);
+        source.read_at(run.offset(), &mut packed[..stored as usize])?;
+        if self.swap {
+            quant::swap_fields(self.codec, packed);
+        }
+        let blocks_a_step = (STEP / self.codec.elements).max(1);
+        floats.resize(blocks_a_step * self.codec.elements, 0.0);
+        let mut at = first_block * per_block * size;
+        for blocks in packed.chunks(blocks_a_step * self.codec.bytes) {
+            let count = blocks.len() / self.codec.bytes * self.codec.elements;
+            let bytes: &[u8] = match (self.out, self.codec.name) {
+                // A double is rounded once, not to single precision first.
+                (Out::F16 | Out::Bf16, "f64") => {
+                    let doubles: Vec<f64> = blocks.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
+                    narrow.resize(count * 2, 0);
+                    match self.out {
+                        Out::F16 => narrow::narrow_f64_to_f16(&doubles, narrow),
+                        _ => narrow::narrow_f64_to_bf16(&doubles, narrow),
+                    }
+                    narrow
+                }
+                _ => {
+                    let floats = &mut floats[..count];
+                    (self.codec.decode)(blocks, floats);
+                    convert(self.out, floats, narrow)
+                }
+            };
+            let end = at + bytes.len() as u64;
+            let (a, b) = (from.max(at) - at, to.min(end) - at);
+            out.extend_from_slice(&bytes[a as usize..b as usize]);
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// Decoded elements in the wanted type, little-endian.
+fn convert<'a>(out: Out, floats: &'a mut [f32], narrow: &'a mut Vec<u8>) -> &'a [u8] {
+    narrow.resize(floats.len() * out.bytes() as usize, 0);
+    match out {
+        Out::F32 if cfg!(target_endian = "little") => return bytemuck::cast_slice(floats),
+        Out::F32 => narrow::narrow_f32(floats, narrow),
+        Out::F16 => narrow::narrow_f16(floats, narrow),
+        Out::Bf16 => narrow::narrow_bf16(floats, narrow),
+        // Packed integers have at most eight bits: their values fit.
+        Out::I8 => narrow.iter_mut().zip(floats).for_each(|(byte, value)| *byte = (*value as i8).cast_unsigned()),
+        Out::U8 => narrow.iter_mut().zip(floats).for_each(|(byte, value)| *byte = *value as u8),
+    }
+    narrow
+}

@@ -1,0 +1,314 @@
+//! The tree as a file system, without any kernel interface: lookups, attributes, listings, reads and extended attributes.
+//!
+//! It names neither a container format nor a FUSE library, so that the mount, the listing commands and the tests use the same code.
+
+use std::io;
+use std::time::SystemTime;
+
+use crate::catalog::Tensor;
+use crate::content::Content;
+use crate::render::{self, Index, tensors};
+use crate::source::{Health, Source};
+use crate::tree::{Branch, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
+
+pub use crate::content::{Bytes, Scratch};
+pub use crate::tree::Ino;
+
+/// Why a request fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errno {
+    /// There is no such name or inode.
+    NotFound,
+    /// A file was expected.
+    IsFolder,
+    /// A folder was expected.
+    NotFolder,
+    /// The bytes cannot be had: gone, damaged, or the source was rewritten.
+    Io,
+    /// There is no such extended attribute.
+    NoAttribute,
+    /// Attributes of this name space are not supported at all.
+    NotSupported,
+}
+
+/// What an inode looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// The inode number.
+    pub ino: Ino,
+    /// Length in bytes; 0 for a folder.
+    pub size: u64,
+    /// Whether it is a folder.
+    pub folder: bool,
+    /// How many names it has (2 + sub-folders for a folder).
+    pub links: u32,
+    /// Time of last modification: the source's.
+    pub modified: SystemTime,
+}
+
+/// Sizes of the whole file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes of all containers.
+    pub bytes: u64,
+    /// Files and folders.
+    pub files: u64,
+}
+
+/// What a reader may assume of a file that it has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Bytes that were read before are still right.
+    pub unchanged: bool,
+}
+
+/// One line of a folder's listing.
+pub struct Listed<'a> {
+    /// The name and inode.
+    pub entry: Entry<'a>,
+    /// Where to go on after it.
+    pub next: u64,
+}
+
+/// The file system.
+pub struct Fs {
+    tree: Tree,
+}
+
+impl Fs {
+    /// Builds it from sources.
+    pub fn new(branches: Vec<Branch>, views: Views) -> Self {
+        Self { tree: Tree::new(branches, views) }
+    }
+
+    /// The tree behind it.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn node(&self, ino: Ino) -> Result<Node<'_>, Errno> {
+        self.tree.node(ino).ok_or(Errno::NotFound)
+    }
+
+    /// The attributes of a name in a folder.
+    ///
+    /// # Errors
+    /// There is no such name, or `parent` is no folder.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        match self.node(parent)? {
+            Node::File(_) | Node::TensorFile(..) => Err(Errno::NotFolder),
+            folder => self.attr(self.tree.lookup(folder, name).ok_or(Errno::NotFound)?),
+        }
+    }
+
+    /// The inode of a path relative to the root; empty components and `.` are passed over.
+    ///
+    /// # Errors
+    /// There is no such path.
+    pub fn resolve(&self, path: &[u8]) -> Result<Ino, Errno> {
+        let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty() && *name != b".");
+        names.into_iter().try_fold(ROOT, |ino, name| Ok(self.lookup(ino, name)?.ino))
+    }
+
+    /// The attributes of an inode.
+    ///
+    /// # Errors
+    /// There is no such inode, or a document's text cannot be rendered.
+    pub fn attr(&self, ino: Ino) -> Result<Attr, Errno> {
+        let node = self.node(ino)?;
+        let (size, links, modified) = match node {
+            Node::Folder(_) => (0, self.tree.folders_in(node).saturating_add(2), self.tree.modified()),
+            Node::TensorFolder(set, ..) => (0, self.tree.folders_in(node).saturating_add(2), set.modified()),
+            Node::File(file) => {
+                let set = self.set(file)?;
+                let modified = match file.what {
+                    What::Source(id) => set.catalog().source(id).map_or(set.modified(), |s| s.modified()),
+                    What::Stored(extent) => set.catalog().source(extent.source()).map_or(set.modified(), |s| s.modified()),
+                    What::Document(_) => set.modified(),
+                };
+                (self.file_size(file)?, 1, modified)
+            }
+            Node::TensorFile(set, view, tensor) => {
+                let tensor = set.catalog().tensor(tensor).ok_or(Errno::NotFound)?;
+                let modified = set.catalog().source(tensor.source()).map_or(set.modified(), |s| s.modified());
+                let content = Content::new(view, tensor).ok_or(Errno::NotFound)?;
+                (content.len(), set.links(view, tensor), modified)
+            }
+        };
+        Ok(Attr { ino, size, folder: matches!(node, Node::Folder(_) | Node::TensorFolder(..)), links, modified })
+    }
+
+    /// The attributes of an inode as far as they are known without work; false if its size is still to be counted.
+    ///
+    /// # Errors
+    /// There is no such inode.
+    pub fn attr_so_far(&self, ino: Ino) -> Result<(Attr, bool), Errno> {
+        match self.node(ino)? {
+            Node::File(file @ File { what: What::Document(_), .. }) if file.index.get().is_none() => {
+                let modified = self.set(file)?.modified();
+                Ok((Attr { ino, size: 0, folder: false, links: 1, modified }, false))
+            }
+            _ => Ok((self.attr(ino)?, true)),
+        }
+    }
+
+    fn set(&self, file: &File) -> Result<&Set, Errno> {
+        self.tree.set(file.set).ok_or(Errno::NotFound)
+    }
+
+    fn file_size(&self, file: &File) -> Result<u64, Errno> {
+        let set = self.set(file)?;
+        match file.what {
+            What::Stored(extent) => Ok(extent.len()),
+            What::Source(id) => Ok(set.catalog().source(id).ok_or(Errno::NotFound)?.len()),
+            What::Document(document) => Ok(self.index(file, set, document)?.len()),
+        }
+    }
+
+    fn index<'a>(&self, file: &'a File, set: &Set, document: render::Document) -> Result<&'a Index, Errno> {
+        if let Some(index) = file.index.get() {
+            return Ok(index);
+        }
+        let index = Index::new(set, document).map_err(|e| failed("rendering", &e))?;
+        Ok(file.index.get_or_init(|| index))
+    }
+
+    /// Calls `each` with the entries of a folder from position `start` on until it says false.
+    ///
+    /// # Errors
+    /// There is no such inode, or it is no folder.
+    pub fn list<'a>(&'a self, ino: Ino, start: u64, each: &mut dyn FnMut(Listed<'a>) -> bool) -> Result<(), Errno> {
+        match self.node(ino)? {
+            Node::File(_) | Node::TensorFile(..) => Err(Errno::NotFolder),
+            folder => {
+                self.tree.list(folder, start, &mut |entry, next| each(Listed { entry, next }));
+                Ok(())
+            }
+        }
+    }
+
+    /// Prepares an inode for reading.
+    ///
+    /// # Errors
+    /// There is no such file, it is a folder, or its source was rewritten.
+    pub fn open(&self, ino: Ino) -> Result<Opened, Errno> {
+        let source = match self.node(ino)? {
+            Node::Folder(_) | Node::TensorFolder(..) => return Err(Errno::IsFolder),
+            Node::File(file) => match file.what {
+                What::Source(id) => self.set(file)?.catalog().source(id),
+                What::Stored(extent) => self.set(file)?.catalog().source(extent.source()),
+                What::Document(_) => None,
+            },
+            Node::TensorFile(set, _, tensor) => set.catalog().tensor(tensor).and_then(|t| set.catalog().source(t.source())),
+        };
+        match source.map_or(Health::Same, |source| source.health()) {
+            Health::Rewritten => Err(Errno::Io),
+            health => Ok(Opened { unchanged: health == Health::Same }),
+        }
+    }
+
+    /// Reads `size` bytes of a file at `offset`, fewer at its end.
+    ///
+    /// # Errors
+    /// There is no such file, or its bytes cannot be had.
+    pub fn read<'a>(&'a self, ino: Ino, offset: u64, size: u32, scratch: &'a mut Scratch) -> Result<Bytes<'a>, Errno> {
+        let size = u64::from(size);
+        let (content, source): (Content, &Source) = match self.node(ino)? {
+            Node::Folder(_) | Node::TensorFolder(..) => return Err(Errno::IsFolder),
+            Node::TensorFile(set, view, tensor) => {
+                let tensor = set.catalog().tensor(tensor).ok_or(Errno::NotFound)?;
+                let source = set.catalog().source(tensor.source()).ok_or(Errno::NotFound)?;
+                (Content::new(view, tensor).ok_or(Errno::NotFound)?, source)
+            }
+            Node::File(file) => {
+                let set = self.set(file)?;
+                match file.what {
+                    What::Document(document) => {
+                        let index = self.index(file, set, document)?;
+                        let out = scratch.start();
+                        index.read(set, document, offset, size, out).map_err(|e| failed("rendering", &e))?;
+                        return Ok(Bytes::Copied(scratch.bytes()));
+                    }
+                    What::Stored(extent) => (Content::stored(extent), set.catalog().source(extent.source()).ok_or(Errno::NotFound)?),
+                    What::Source(id) => {
+                        let source = set.catalog().source(id).ok_or(Errno::NotFound)?;
+                        let extent = crate::source::Extent::new(id, source, 0, source.len()).ok_or(Errno::NotFound)?;
+                        (Content::stored(extent), source)
+                    }
+                }
+            }
+        };
+        content.read(source, offset, size, scratch).map_err(|e| failed(&source.path().display().to_string(), &e))
+    }
+
+    /// One extended attribute of a tensor's file.
+    ///
+    /// # Errors
+    /// There is no such attribute; names outside `user.` are not supported, which lets callers stop asking.
+    pub fn attribute(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if !name.starts_with(b"user.") {
+            return Err(Errno::NotSupported);
+        }
+        let (set, tensor) = self.tensor_of(ino)?.ok_or(Errno::NoAttribute)?;
+        tensors::attribute(set, tensor, name).ok_or(Errno::NoAttribute)
+    }
+
+    /// The names of an inode's extended attributes, each followed by NUL.
+    ///
+    /// # Errors
+    /// There is no such inode.
+    pub fn attributes(&self, ino: Ino) -> Result<&'static [u8], Errno> {
+        Ok(self.tensor_of(ino)?.map_or(b"", |_| tensors::ATTRIBUTES))
+    }
+
+    /// The tensor behind an inode, if it is a tensor's file.
+    ///
+    /// # Errors
+    /// There is no such inode.
+    pub fn tensor_of(&self, ino: Ino) -> Result<Option<(&Set, Tensor<'_>)>, Errno> {
+        Ok(match self.node(ino)? {
+            Node::TensorFile(set, _, tensor) => set.catalog().tensor(tensor).map(|tensor| (set, tensor)),
+            _ => None,
+        })
+    }
+
+    /// The view of a tensor's file.
+    pub fn view_of(&self, ino: Ino) -> Option<View> {
+        match self.tree.node(ino) {
+            Some(Node::TensorFile(_, view, _)) => Some(view),
+            _ => None,
+        }
+    }
+
+    /// Sizes of the whole.
+    pub fn totals(&self) -> Totals {
+        let containers = self.tree.sets().iter().flat_map(|set| set.catalog().containers());
+        Totals { bytes: containers.map(|(_, source)| source.len()).fold(0, u64::saturating_add), files: self.tree.count() }
+    }
+
+    /// What has become of the sources: true if any was cut or rewritten.
+    pub fn any_source_changed(&self) -> bool {
+        let sources = self.tree.sets().iter().flat_map(|set| set.catalog().sources());
+        sources.into_iter().any(|source| !source.is_member() && source.health() != Health::Same)
+    }
+}
+
+fn failed(what: &str, error: &io::Error) -> Errno {
+    log::debug!("{what}: {error}");
+    Errno::Io
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_a_folder_even_without_sources() {
+        let fs = Fs::new(Vec::new(), Views::ALL);
+        let root = fs.attr(ROOT).unwrap();
+        assert!(root.folder);
+        assert_eq!((root.ino, root.links), (1, 2));
+        assert_eq!(fs.lookup(ROOT, b"raw"), Err(Errno::NotFound));
+        assert_eq!(fs.attr(99), Err(Errno::NotFound));
+    }
+}

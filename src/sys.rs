@@ -1,0 +1,144 @@
+//! System calls that std has no safe wrapper for: fork, signals, unmounting.
+#![expect(unsafe_code, reason = "each function wraps one libc call and states why it is sound")]
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Which side of a fork this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// The process that called it, and the child's id.
+    Parent(i32),
+    /// The new process.
+    Child,
+}
+
+/// Splits the process in two. Only to be called before any thread is started.
+///
+/// # Errors
+/// The system has no process to give, or threads are running already.
+pub fn fork() -> io::Result<Fork> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads != 1 {
+        return Err(io::Error::other("cannot fork once threads are running"));
+    }
+    // SAFETY: this is the only thread (checked above), so no lock can be held by a thread that the child would lack.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        child => Ok(Fork::Parent(child)),
+    }
+}
+
+/// Makes the process the leader of a session of its own, without a terminal.
+pub fn new_session() {
+    // SAFETY: setsid has no memory-safety requirements; it fails only for a process-group leader, which a forked child is not.
+    let _ = unsafe { libc::setsid() };
+}
+
+/// The exit status of a child that has ended; waits for it.
+pub fn wait(child: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` is a live i32 for the length of the call.
+    let answer = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    (answer == child && libc::WIFEXITED(status)).then(|| libc::WEXITSTATUS(status))
+}
+
+/// The user and group that run this process.
+pub fn ids() -> (u32, u32) {
+    // SAFETY: geteuid cannot fail and touches no memory.
+    let uid = unsafe { libc::geteuid() };
+    // SAFETY: getegid cannot fail and touches no memory.
+    let gid = unsafe { libc::getegid() };
+    (uid, gid)
+}
+
+/// The signals that end the mount.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks SIGINT, SIGTERM and SIGHUP in this thread and those it starts, so that [`Signals::wait`] takes them.
+    pub fn block() -> Self {
+        // SAFETY: an all-zero sigset_t is a valid value; sigemptyset initialises it anyway.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a live sigset_t.
+        unsafe { libc::sigemptyset(&raw mut set) };
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: `set` is an initialised sigset_t and the signal number is valid.
+            unsafe { libc::sigaddset(&raw mut set, signal) };
+        }
+        // SAFETY: `set` is initialised; the old mask is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        Self(set)
+    }
+
+    /// Lets the signals through again in this thread, with their default effect.
+    pub fn unblock(&self) {
+        // SAFETY: the set was initialised in `block`; the old mask is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.0, std::ptr::null_mut()) };
+    }
+
+    /// The next of the signals, or `None` when the time is over.
+    pub fn wait(&self, limit: Duration) -> Option<i32> {
+        let limit = libc::timespec {
+            tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        // SAFETY: set and time are live and initialised; no siginfo is asked for.
+        let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const limit) };
+        (signal > 0).then_some(signal)
+    }
+}
+
+/// Unmounts a mount point; `lazily` detaches it at once even if it is in use.
+///
+/// # Errors
+/// It is no mount point, is in use, or the user may not (EPERM: fusermount3 may).
+pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
+    // SAFETY: the path is a NUL-terminated string that lives for the length of the call.
+    match unsafe { libc::umount2(path.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Closes every file that was inherited besides the standard streams, so that nobody waits in vain for a pipe that the server holds open.
+pub fn close_inherited_files() {
+    // SAFETY: called at the start of the program, before it opens anything of its own, so no descriptor above 2 has an owner here.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+}
+
+/// Makes the standard streams /dev/null.
+pub fn detach_streams() {
+    use std::os::fd::AsRawFd;
+    let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    for stream in 0..3 {
+        // SAFETY: both descriptors are open; dup2 replaces the stream atomically, and std refers to streams by number only.
+        let _ = unsafe { libc::dup2(null.as_raw_fd(), stream) };
+    }
+}
+
+/// Waits until there is something to read (or the end), at most this long.
+pub fn readable_within(pipe: &impl std::os::fd::AsFd, limit: Duration) -> bool {
+    use std::os::fd::AsRawFd;
+    let mut poll = libc::pollfd { fd: pipe.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+    loop {
+        // SAFETY: `poll` is one live pollfd, and the count says so.
+        let answer = unsafe { libc::poll(&raw mut poll, 1, limit) };
+        if answer >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return answer > 0;
+        }
+    }
+}
+
+/// Sends SIGTERM to this process, to wake the thread that waits for it.
+pub fn signal_self() {
+    // SAFETY: kill and getpid touch no memory.
+    let _ = unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+}

@@ -1,0 +1,168 @@
+//! Numbers as text, as `np.savetxt` prints them: `%.18e`, a row of the last axis a line.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use mount_tensors::error::{Error, Result};
+use mount_tensors::fs::{Attr, Bytes, Fs, Scratch};
+use mount_tensors::tree::View;
+
+/// How the elements of a file are laid out.
+#[derive(Clone, Copy)]
+struct Layout {
+    kind: char,
+    bytes: usize,
+    big: bool,
+}
+
+/// Prints the elements of a tensor's file.
+pub(crate) fn print(fs: &Fs, attr: Attr, out: File) -> Result<u8> {
+    let refuse = || Error::unsupported("holds no numbers that can be printed").hint("--text takes tensors' files: a .npy, or a raw file of a plain type");
+    let (set, tensor) = fs.tensor_of(attr.ino).ok().flatten().ok_or_else(refuse)?;
+    let view = fs.view_of(attr.ino).ok_or_else(refuse)?;
+    let layout = layout(fs, attr, view, &tensor.dtype().to_string()).ok_or_else(refuse)?;
+    let _ = set;
+    let row = tensor.shape().last().copied().filter(|_| tensor.shape().len() > 1).unwrap_or(1).max(1);
+    let start = if view.has_header() { header_len(fs, attr)? } else { 0 };
+    match write_numbers(fs, attr, start, layout, row, &mut BufWriter::new(out)) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        Err(e) => Err(Error::io("cannot print the numbers", e)),
+        Ok(()) => Ok(0),
+    }
+}
+
+fn read(fs: &Fs, attr: Attr, offset: u64, len: u32) -> io::Result<Vec<u8>> {
+    let mut scratch = Scratch::default();
+    let failed = |_| io::Error::other("its bytes cannot be read");
+    let mapped = match fs.read(attr.ino, offset, len, &mut scratch).map_err(failed)? {
+        Bytes::Copied(bytes) => return Ok(bytes.to_vec()),
+        Bytes::Mapped(view) => view.for_the_kernel().len(),
+    };
+    // Mapped bytes are not touched here: a pipe through the kernel would do, but reading the source is simpler.
+    let (set, tensor) = fs.tensor_of(attr.ino).map_err(failed)?.ok_or_else(|| io::Error::other("is no tensor"))?;
+    let content = fs.view_of(attr.ino).and_then(|view| mount_tensors::content::Content::new(view, tensor));
+    let (Some(content), Some(source)) = (content, set.catalog().source(tensor.source())) else { return Ok(Vec::new()) };
+    let mut bytes = vec![0; mapped];
+    let skip = content.len() - content.extent().len();
+    source.read_at(content.extent().offset() + (offset - skip), &mut bytes)?;
+    Ok(bytes)
+}
+
+fn header_len(fs: &Fs, attr: Attr) -> Result<u64> {
+    let head = read(fs, attr, 0, 12).map_err(|e| Error::io("cannot read the header", e))?;
+    Ok(match head.as_slice() {
+        [_, _, _, _, _, _, 1, _, a, b, ..] => 10 + u64::from(u16::from_le_bytes([*a, *b])),
+        [_, _, _, _, _, _, _, _, a, b, c, d] => 12 + u64::from(u32::from_le_bytes([*a, *b, *c, *d])),
+        _ => 0,
+    })
+}
+
+/// The layout of a view's elements: what its header says, or what its type is.
+fn layout(fs: &Fs, attr: Attr, view: View, dtype: &str) -> Option<Layout> {
+    let of = |kind, bytes| Some(Layout { kind, bytes, big: false });
+    match view {
+        View::F32 | View::RawF32 => of('f', 4),
+        View::F16 | View::RawF16 => of('f', 2),
+        View::Bf16 | View::RawBf16 => of('w', 2),
+        View::Npy | View::Bits => {
+            let header = read(fs, attr, 0, 4096).ok()?;
+            let text = String::from_utf8_lossy(&header);
+            let descr = text.split_once("'descr': '")?.1.split_once('\'')?.0.to_string();
+            let mut chars = descr.chars();
+            let big = chars.next()? == '>';
+            let kind = chars.next().filter(|k| "fiubc".contains(*k))?;
+            Some(Layout { kind, bytes: chars.as_str().parse().ok().filter(|b| *b <= 16)?, big })
+        }
+        View::Raw => {
+            let native = mount_tensors::dtype::NATIVES.iter().find(|n| n.name == dtype);
+            let (_, tensor) = fs.tensor_of(attr.ino).ok()??;
+            let big = tensor.endian() == mount_tensors::reader::Endian::Big;
+            match native {
+                Some(native) => Some(Layout { kind: native.kind, bytes: usize::from(native.bytes), big }),
+                None if dtype == "bf16" => Some(Layout { kind: 'w', bytes: 2, big }),
+                None => None,
+            }
+        }
+    }
+}
+
+fn write_numbers(fs: &Fs, attr: Attr, start: u64, layout: Layout, row: u64, out: &mut dyn Write) -> io::Result<()> {
+    let step = (1 << 20) / layout.bytes * layout.bytes;
+    let (mut at, mut column) = (start, 0);
+    while at < attr.size {
+        let bytes = read(fs, attr, at, u32::try_from(step).unwrap_or(u32::MAX))?;
+        if bytes.is_empty() {
+            break;
+        }
+        at += bytes.len() as u64;
+        for element in bytes.chunks_exact(layout.bytes) {
+            if column > 0 {
+                out.write_all(b" ")?;
+            }
+            out.write_all(number(layout, element).as_bytes())?;
+            column += 1;
+            if column == row {
+                out.write_all(b"\n")?;
+                column = 0;
+            }
+        }
+    }
+    out.flush()
+}
+
+fn number(layout: Layout, element: &[u8]) -> String {
+    if layout.kind == 'c' {
+        let (real, imaginary) = element.split_at(layout.bytes / 2);
+        let half = Layout { kind: 'f', bytes: layout.bytes / 2, ..layout };
+        let imaginary = number(half, imaginary);
+        let sign = if imaginary.starts_with('-') { "" } else { "+" };
+        return format!(" ({}{sign}{imaginary}j)", number(half, real));
+    }
+    let mut word = [0u8; 8];
+    for (i, byte) in element.iter().enumerate() {
+        word[if layout.big { element.len() - 1 - i } else { i }] = *byte;
+    }
+    let bits = u64::from_le_bytes(word);
+    let unused = 64 - 8 * layout.bytes as u32;
+    match (layout.kind, layout.bytes) {
+        ('f', 8) => exponent(f64::from_bits(bits)),
+        ('f', 4) => exponent(f32::from_bits(bits as u32).into()),
+        ('f', _) => exponent(half::f16::from_bits(bits as u16).into()),
+        ('w', _) => exponent(f32::from_bits((bits as u32) << 16).into()),
+        ('i', _) => exponent(((bits << unused).cast_signed() >> unused) as f64),
+        _ => exponent(bits as f64),
+    }
+}
+
+/// C's `%.18e`: an exponent of at least two digits, with its sign.
+fn exponent(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_string();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_string();
+    }
+    let text = format!("{value:.18e}");
+    match text.split_once('e') {
+        Some((digits, exponent)) => {
+            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |e| ('-', e));
+            format!("{digits}e{sign}{exponent:0>2}")
+        }
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exponent;
+
+    #[test]
+    fn numbers_look_as_c_prints_them() {
+        // '%.18e' % x in Python.
+        assert_eq!(exponent(1.0), "1.000000000000000000e+00");
+        assert_eq!(exponent(-0.1), "-1.000000000000000056e-01");
+        assert_eq!(exponent(1e300), "1.000000000000000053e+300");
+        assert_eq!(exponent(0.0), "0.000000000000000000e+00");
+        assert_eq!(exponent(f64::NAN), "nan");
+    }
+}
