@@ -1,7 +1,7 @@
 //! Compressed zip members that read like files.
 //!
 //! A member is decompressed as far as it is read, in order, into an unlinked temporary file; every later read at any offset is a pread of that file. The
-//! files of all members together stay under a budget: the one used longest ago is dropped and made again when it is needed.
+//! files of all members together stay under a budget of bytes and of open files: the one used longest ago is dropped and made again when it is needed.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -24,6 +24,8 @@ pub enum Compression {
 
 /// The temporary files of all members together may hold this much, in bytes; one member alone may be larger.
 const BUDGET: u64 = 4 << 30;
+/// So many temporary files may be open at once: an archive may have more members than a process may have files.
+const FILES: u64 = 128;
 /// How much is decompressed at a time, in bytes.
 const STEP: usize = 256 << 10;
 
@@ -47,6 +49,8 @@ struct Work {
     crc: flate2::Crc,
     broken: bool,
     used: u64,
+    /// Whether it is among the holders.
+    listed: bool,
 }
 
 /// Every member that holds a temporary file, for the budget.
@@ -54,11 +58,19 @@ static HOLDERS: Mutex<Vec<Weak<Mutex<Work>>>> = Mutex::new(Vec::new());
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 /// Bytes in all temporary files.
 static HELD: AtomicU64 = AtomicU64::new(0);
+/// How many temporary files there are.
+static OPEN: AtomicU64 = AtomicU64::new(0);
+
+fn over_budget() -> bool {
+    HELD.load(Ordering::Relaxed) > BUDGET || OPEN.load(Ordering::Relaxed) > FILES
+}
 
 impl Work {
     /// Gives the temporary file back.
     fn release(&mut self) {
-        self.file = None;
+        if self.file.take().is_some() {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
         self.decoder = None;
         HELD.fetch_sub(std::mem::take(&mut self.done), Ordering::Relaxed);
     }
@@ -81,13 +93,16 @@ impl Member {
         &self.parent
     }
 
-    /// Decompresses up to `out.len()` first bytes without keeping anything, to look at a member's head.
+    /// Decompresses up to `out.len()` first bytes without keeping anything, to look at a member's head; gives how many there are.
     ///
     /// # Errors
     /// The compressed bytes cannot be read or are damaged.
     pub fn head(&self, out: &mut [u8]) -> io::Result<usize> {
         let mut decoder = self.decoder()?;
-        let mut done = 0;
+        let mut done: usize = 0;
+        // Never asked for more than the member has: an LZMA stream may end without saying so.
+        let declared = usize::try_from(self.len).unwrap_or(usize::MAX).min(out.len());
+        let out = out.get_mut(..declared).unwrap_or_default();
         while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match decoder.read(rest)? {
                 0 => break,
@@ -107,10 +122,13 @@ impl Member {
             return Err(damaged("the compressed member is damaged"));
         }
         if work.file.is_none() {
-            work.file = Some(temporary_file()?);
             work.decoder = Some(self.decoder()?);
+            work.file = Some(temporary_file()?);
             work.crc = flate2::Crc::new();
-            HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&self.work));
+            OPEN.fetch_add(1, Ordering::Relaxed);
+            if !std::mem::replace(&mut work.listed, true) {
+                remember(&self.work);
+            }
         }
         if work.done < end {
             if self.parent.health() == Health::Rewritten {
@@ -118,7 +136,8 @@ impl Member {
             }
             let advanced = self.advance(&mut work, end);
             if let Err(e) = advanced {
-                work.broken = true;
+                // What is wrong with the member stays wrong; a full disk may have room again.
+                work.broken = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof);
                 work.release();
                 log::error!("{}: compressed member at offset {}: {e}", self.parent.path().display(), self.offset);
                 return Err(e);
@@ -127,14 +146,14 @@ impl Member {
         let Work { file: Some(file), .. } = &*work else { return Err(damaged("no temporary file")) };
         file.read_exact_at(out, offset)?;
         drop(work);
-        if HELD.load(Ordering::Relaxed) > BUDGET {
+        if over_budget() {
             keep_budget();
         }
         Ok(())
     }
 
     fn advance(&self, work: &mut Work, end: u64) -> io::Result<()> {
-        let mut step = vec![0; STEP];
+        let mut step = vec![0; usize::try_from(self.len.saturating_sub(work.done)).unwrap_or(STEP).min(STEP)];
         let (Some(file), Some(decoder)) = (&mut work.file, &mut work.decoder) else { return Err(damaged("no decoder")) };
         while work.done < end {
             let wanted = usize::try_from(self.len.saturating_sub(work.done)).unwrap_or(STEP).min(STEP);
@@ -146,8 +165,11 @@ impl Member {
             work.done = work.done.saturating_add(n as u64);
             HELD.fetch_add(n as u64, Ordering::Relaxed);
         }
-        if work.done == self.len && work.crc.sum() != self.crc {
-            return Err(damaged("its CRC-32 does not match"));
+        if work.done == self.len {
+            work.decoder = None;
+            if work.crc.sum() != self.crc {
+                return Err(damaged("its CRC-32 does not match"));
+            }
         }
         Ok(())
     }
@@ -163,6 +185,8 @@ impl Member {
 }
 
 /// The LZMA stream of a zip member: two version bytes, the size of the properties (5), the properties, raw LZMA (APPNOTE.TXT 5.8.8).
+///
+/// Whether a marker ends the stream (bit 1 of the member's flags) does not matter: it is decoded as one that has a marker, and never read past its length.
 fn lzma(mut input: BufReader<Compressed>, len: u64) -> io::Result<Box<dyn Read + Send>> {
     /// The largest dictionary that is allocated, in bytes: xz -9 uses 64 MiB.
     const DICTIONARY: u32 = 64 << 20;
@@ -220,13 +244,23 @@ fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
+/// Enters a member that has made its temporary file.
+fn remember(work: &Arc<Mutex<Work>>) {
+    let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if holders.len() == holders.capacity() {
+        holders.retain(|holder| holder.strong_count() > 0);
+    }
+    holders.push(Arc::downgrade(work));
+}
+
 /// Drops the temporary files used longest ago until the rest fits the budget. A member that is being read just now is left alone.
 fn keep_budget() {
     let mut candidates = Vec::new();
     HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|holder| {
         let Some(work) = holder.upgrade() else { return false };
-        let Ok(state) = work.try_lock() else { return true };
+        let Ok(mut state) = work.try_lock() else { return true };
         let (holds, used) = (state.file.is_some(), state.used);
+        state.listed = holds;
         drop(state);
         if holds {
             candidates.push((used, work));
@@ -236,11 +270,159 @@ fn keep_budget() {
     candidates.sort_by_key(|(used, _)| *used);
     candidates.pop(); // the newest is the one just read
     for (_, work) in candidates {
-        if HELD.load(Ordering::Relaxed) <= BUDGET {
+        if !over_budget() {
             break;
         }
         if let Ok(mut state) = work.try_lock() {
             state.release();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    /// Bytes that compress, with a different value at every place that matters: a ramp modulo 251.
+    fn ramp(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i % 251) as u8).collect()
+    }
+
+    fn deflated(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn bzipped(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn crc(bytes: &[u8]) -> u32 {
+        let mut crc = flate2::Crc::new();
+        crc.update(bytes);
+        crc.sum()
+    }
+
+    /// A member behind 7 other bytes and before 3 more.
+    fn member(packed: &[u8], len: u64, crc: u32, method: Compression) -> Member {
+        let archive = [b"before:", packed, b"end"].concat();
+        Member::new(Source::from_bytes("a.npz", archive), 7, packed.len() as u64, len, crc, method)
+    }
+
+    fn source(member: Member) -> Arc<Source> {
+        let len = member.len;
+        Source::from_member("a.npz/m", UNIX_EPOCH, len, member)
+    }
+
+    #[test]
+    fn reads_at_odd_offsets() {
+        let plain = ramp(1_000_003);
+        for (packed, method) in [(deflated(&plain), Compression::Deflate), (bzipped(&plain), Compression::Bzip2)] {
+            let source = source(member(&packed, plain.len() as u64, crc(&plain), method));
+            for (offset, len) in [(0, 1), (299_999, 7), (13, 40_000), (262_143, 2), (1_000_002, 1), (0, 1_000_003), (1_000_003, 0), (524_288, 262_145)] {
+                let mut out = vec![0; len];
+                source.read_at(offset as u64, &mut out).unwrap();
+                assert!(out == plain[offset..offset + len], "{method:?} {offset} {len}");
+            }
+            assert!(source.read_at(1_000_003, &mut [0]).is_err());
+            assert!(source.read_at(u64::MAX, &mut [0]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_head_is_no_longer_than_the_member() {
+        let plain = ramp(100);
+        let member = member(&deflated(&plain), 100, crc(&plain), Compression::Deflate);
+        let mut out = [1; 300];
+        assert_eq!(member.head(&mut out).unwrap(), 100);
+        assert_eq!(out[..100], plain);
+        assert_eq!(member.head(&mut out[..7]).unwrap(), 7);
+        assert_eq!(member.head(&mut []).unwrap(), 0);
+    }
+
+    /// `b"mount-tensors " * 20` as an LZMA member of Python's zipfile has it, which ends in a marker, and as 7-Zip writes it, which does not.
+    #[test]
+    fn lzma_with_and_without_an_end_marker() {
+        const MARKED: &[u8] =
+            b"\x09\x04\x05\x00\x5d\x00\x00\x80\x00\x00\x36\x9b\xcb\x11\x9b\xf1\x96\xc7\x20\x99\x0a\x22\x1b\xed\x22\x6f\x70\xd2\x00\xc7\xff\xff\xfa\xdf\x80\x00";
+        const UNMARKED: &[u8] = b"\x09\x04\x05\x00\x5d\x00\x00\x80\x00\x00\x36\x9b\xcb\x11\x9b\xf1\x96\xc7\x20\x99\x0a\x22\x1b\xed\x22\x6f\x70\xc7\x19\x00\x00";
+        let plain = b"mount-tensors ".repeat(20);
+        for packed in [MARKED, UNMARKED] {
+            let member = member(packed, plain.len() as u64, crc(&plain), Compression::Lzma);
+            let mut head = vec![0; 1000];
+            assert_eq!(member.head(&mut head).unwrap(), plain.len());
+            assert_eq!(head[..plain.len()], plain);
+            let source = source(member);
+            let mut out = vec![0; plain.len()];
+            source.read_at(0, &mut out).unwrap();
+            assert_eq!(out, plain);
+        }
+    }
+
+    #[test]
+    fn lzma_properties_are_checked() {
+        for head in
+            [&b"\x09\x04\x05\x00\xff\x00\x00\x01\x00"[..], b"\x09\x04\x06\x00\x5d\x00\x00\x01\x00", b"\x09\x04\x05\x00\x5d\x00\x00\x00\xf0", b"\x09\x04"]
+        {
+            let member = member(head, 1 << 40, 0, Compression::Lzma);
+            assert!(member.head(&mut [0; 16]).is_err(), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_member_fails_and_says_so_once_and_for_all() {
+        let plain = ramp(300_000);
+        let packed = deflated(&plain);
+        let wrong_sum = source(member(&packed, 300_000, 1, Compression::Deflate));
+        let mut out = vec![0; 300_000];
+        assert_eq!(wrong_sum.read_at(0, &mut out).unwrap_err().to_string(), "its CRC-32 does not match");
+        assert!(wrong_sum.read_at(0, &mut out[..1]).is_err());
+        let too_long = source(member(&packed, 300_001, crc(&plain), Compression::Deflate));
+        assert!(too_long.read_at(300_000, &mut [0]).is_err());
+        let garbage = source(member(&[0xff; 100], 300_000, 1, Compression::Deflate));
+        assert!(garbage.read_at(0, &mut [0]).is_err());
+        let cut = source(member(&packed[..packed.len() / 2], 300_000, crc(&plain), Compression::Deflate));
+        assert!(cut.read_at(299_999, &mut [0]).is_err());
+    }
+
+    #[test]
+    fn more_members_than_open_files() {
+        let plain = ramp(5000);
+        let packed = deflated(&plain);
+        let sources: Vec<_> = (0..3 * FILES).map(|_| source(member(&packed, 5000, crc(&plain), Compression::Deflate))).collect();
+        for pass in 0..2 {
+            for source in &sources {
+                let mut out = [0; 3];
+                source.read_at(4000 + pass, &mut out).unwrap();
+                assert_eq!(out[..], plain[4000 + pass as usize..][..3]);
+                assert!(OPEN.load(Ordering::Relaxed) <= FILES + 64, "other tests may hold a few");
+            }
+        }
+    }
+
+    #[test]
+    fn many_threads_read_one_member() {
+        let plain = ramp(2_000_000);
+        let source = source(member(&deflated(&plain), 2_000_000, crc(&plain), Compression::Deflate));
+        std::thread::scope(|scope| {
+            for thread in 0..4_usize {
+                let (source, plain) = (&source, &plain);
+                scope.spawn(move || {
+                    for step in 0..50 {
+                        let offset = (step * 7919 * (thread + 3)) % 1_900_000;
+                        let mut out = vec![0; 1001];
+                        source.read_at(offset as u64, &mut out).unwrap();
+                        assert!(out == plain[offset..offset + 1001]);
+                    }
+                });
+            }
+        });
     }
 }
