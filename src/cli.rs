@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use mount_tensors::error::{Error, Result};
+use mount_tensors::formats;
 use mount_tensors::fs::Fs;
 use mount_tensors::source::Source;
 use mount_tensors::tree::{Branch, Views};
-use mount_tensors::formats;
 
 use crate::{commands, mount};
 
@@ -158,9 +158,40 @@ fn octal(text: &str) -> std::result::Result<u16, String> {
 
 /// Options of mount(8) and fstab(5) that concern the caller or are always so here; they are accepted and have no effect.
 const IGNORED: [&str; 34] = [
-    "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "ro", "rw", "exec", "noexec", "suid", "nosuid", "dev",
-    "nodev", "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime", "sync", "async",
-    "dirsync", "iversion", "noiversion", "silent",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "ro",
+    "rw",
+    "exec",
+    "noexec",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "sync",
+    "async",
+    "dirsync",
+    "iversion",
+    "noiversion",
+    "silent",
 ];
 
 /// Writes every `-o key=value,...` out as the long options that it stands for.

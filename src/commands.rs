@@ -45,7 +45,8 @@ fn missing(path: &OsString) -> Error {
 fn stream(fs: &Fs, attr: Attr, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let mut offset = 0;
     while offset < attr.size {
-        let bytes = fs.read(attr.ino, offset, STEP, scratch).map_err(|_| io::Error::other("its bytes cannot be read (the file was cut, rewritten, or is damaged)"))?;
+        let bytes =
+            fs.read(attr.ino, offset, STEP, scratch).map_err(|_| io::Error::other("its bytes cannot be read (the file was cut, rewritten, or is damaged)"))?;
         let slice = match &bytes {
             Bytes::Mapped(view) => view.for_the_kernel(),
             Bytes::Copied(bytes) => bytes,

@@ -104,7 +104,8 @@ impl Opening {
     /// # Errors
     /// The name is absolute, leads out of the folder, or is no file name at all.
     pub fn sibling_path(&self, name: &[u8]) -> Result<PathBuf> {
-        let refuse = |why: &str| Err(Error::format(format!("names the file {}, which {why}", quoted(name))).hint("only files in the container's own folder are opened"));
+        let refuse =
+            |why: &str| Err(Error::format(format!("names the file {}, which {why}", quoted(name))).hint("only files in the container's own folder are opened"));
         if name.is_empty() || name.contains(&0) {
             return refuse("is not a file name");
         }
@@ -129,8 +130,7 @@ impl Opening {
         let folder = self.main.path().parent().unwrap_or(Path::new(""));
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-        let mut names: Vec<Vec<u8>> =
-            entries.take(crate::limits::FOLDER_FILES).filter_map(|entry| Some(entry.ok()?.file_name().into_vec())).collect();
+        let mut names: Vec<Vec<u8>> = entries.take(crate::limits::FOLDER_FILES).filter_map(|entry| Some(entry.ok()?.file_name().into_vec())).collect();
         names.sort_unstable();
         names
     }

@@ -229,14 +229,7 @@ impl fuser::Filesystem for Adapter {
                 // A document's size is counted when somebody asks for it, not when its folder is listed: until then the kernel may keep nothing of it.
                 let Ok((attr, known)) = self.fs.attr_so_far(line.entry.ino) else { return true };
                 let keep = if known { FOREVER } else { Duration::ZERO };
-                !reply.add(
-                    INodeNo(line.entry.ino),
-                    line.next.saturating_add(2),
-                    OsStr::from_bytes(&line.entry.name),
-                    &keep,
-                    &self.attr(attr),
-                    Generation(0),
-                )
+                !reply.add(INodeNo(line.entry.ino), line.next.saturating_add(2), OsStr::from_bytes(&line.entry.name), &keep, &self.attr(attr), Generation(0))
             });
             match listed {
                 Ok(()) => reply.ok(),

@@ -10,10 +10,10 @@ pub mod error;
 pub mod fs;
 #[cfg(feature = "mount")]
 pub mod fuse;
-#[cfg(feature = "mount")]
-pub mod sys;
 pub mod limits;
 pub mod render;
+#[cfg(feature = "mount")]
+pub mod sys;
 pub mod tree;
 
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]

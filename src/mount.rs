@@ -50,7 +50,9 @@ fn tell_issues(fs: &Fs, strict: bool) -> Result<()> {
         log::warn!("{} more issues, see issues.json", issues.len() - ISSUES_TOLD);
     }
     match issues.first() {
-        Some(first) if strict => Err(Error::format(format!("{} issues, and --strict makes any a failure; the first: {}: {}", issues.len(), first.place, first.what))),
+        Some(first) if strict => {
+            Err(Error::format(format!("{} issues, and --strict makes any a failure; the first: {}: {}", issues.len(), first.place, first.what)))
+        }
         _ => Ok(()),
     }
 }
@@ -168,7 +170,9 @@ fn is_dead(path: &Path) -> bool {
 fn heal(path: &Path) -> Result<()> {
     while is_dead(path) {
         if !is_ours(path) {
-            return Err(Error::unsupported("the mount point holds a dead mount of another program").in_file(path).hint("unmount it with umount or fusermount3 -u"));
+            return Err(Error::unsupported("the mount point holds a dead mount of another program")
+                .in_file(path)
+                .hint("unmount it with umount or fusermount3 -u"));
         }
         detach(path)?;
         let _ = writeln!(std::io::stderr(), "mount-tensors: {}: removed the dead mount of a server that was killed", printable(&path.to_string_lossy()));
@@ -219,7 +223,11 @@ pub(crate) fn unmount(points: &[OsString]) -> Result<u8> {
             take_down(&path, is_dead(&path)).map_err(|e| {
                 let busy = e.raw_os_error() == Some(libc::EBUSY);
                 let error = Error::io("cannot unmount", e).in_file(given);
-                if busy { error.hint("a program has a file open in it or its working directory there; close it, or stop the server with SIGTERM") } else { error }
+                if busy {
+                    error.hint("a program has a file open in it or its working directory there; close it, or stop the server with SIGTERM")
+                } else {
+                    error
+                }
             })
         });
         if let Err(e) = result {

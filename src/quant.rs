@@ -56,11 +56,7 @@ pub enum Kind {
 impl Field {
     /// The 2-byte fields of a block that follow each other from `offset`: its f16 scales, as a rule.
     const fn halves(offset: usize, count: usize) -> Self {
-        Self {
-            offset,
-            width: 2,
-            count,
-        }
+        Self { offset, width: 2, count }
     }
 }
 
@@ -152,10 +148,7 @@ pub fn swap_fields(codec: &Codec, blocks: &mut [u8]) {
     for field in codec.swap.unwrap_or_default() {
         for block in blocks.chunks_exact_mut(codec.bytes.max(1)) {
             let fields = block.get_mut(field.offset..).unwrap_or_default();
-            for bytes in fields
-                .chunks_exact_mut(field.width.max(1))
-                .take(field.count)
-            {
+            for bytes in fields.chunks_exact_mut(field.width.max(1)).take(field.count) {
                 bytes.reverse();
             }
         }
@@ -164,11 +157,7 @@ pub fn swap_fields(codec: &Codec, blocks: &mut [u8]) {
 
 /// Calls `decode` for each whole block and its elements, until either side ends.
 #[inline(always)]
-fn each_block<const BYTES: usize, const ELEMENTS: usize>(
-    blocks: &[u8],
-    out: &mut [f32],
-    decode: impl Fn(&[u8; BYTES], &mut [f32; ELEMENTS]),
-) {
+fn each_block<const BYTES: usize, const ELEMENTS: usize>(blocks: &[u8], out: &mut [f32], decode: impl Fn(&[u8; BYTES], &mut [f32; ELEMENTS])) {
     let (blocks, _partial) = blocks.as_chunks();
     let (out, _partial) = out.as_chunks_mut();
     for (block, out) in blocks.iter().zip(out) {

@@ -83,10 +83,7 @@ impl Signals {
 
     /// The next of the signals, or `None` when the time is over.
     pub fn wait(&self, limit: Duration) -> Option<i32> {
-        let limit = libc::timespec {
-            tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        };
+        let limit = libc::timespec { tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX), tv_nsec: limit.subsec_nanos().into() };
         // SAFETY: set and time are live and initialised; no siginfo is asked for.
         let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const limit) };
         (signal > 0).then_some(signal)

@@ -1,12 +1,7 @@
 //! The codecs against the values of the reference implementations, and the conversions against slow statements of what they should be.
 //!
 //! `MOUNT_TENSORS_VECTORS=DIR` adds a directory of vectors with the layout of `fixtures/quant` (see `scripts/make-quant-vectors`).
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "in a test, a panic is the report of a failure"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "in a test, a panic is the report of a failure")]
 
 use std::collections::HashSet;
 use std::fs;
@@ -118,16 +113,10 @@ fn every_codec_keeps_the_rules_of_the_table() {
     for codec in CODECS {
         let name = codec.name;
         assert!(names.insert(name), "{name} is registered twice");
-        assert!(
-            codec.ggml.is_none_or(|id| numbers.insert(id)),
-            "{name}: its ggml number is taken"
-        );
+        assert!(codec.ggml.is_none_or(|id| numbers.insert(id)), "{name}: its ggml number is taken");
         assert!(codec.bytes > 0 && codec.elements > 0, "{name} is empty");
         let sizes = (name, codec.elements, codec.bytes, codec.ggml);
-        assert!(
-            SIZES.contains(&sizes),
-            "{name}: {sizes:?} is not what was written down"
-        );
+        assert!(SIZES.contains(&sizes), "{name}: {sizes:?} is not what was written down");
         let kind = match name {
             "i4" | "i2" => Kind::Signed,
             "u4" | "u2" | "u1" => Kind::Unsigned,
@@ -140,10 +129,7 @@ fn every_codec_keeps_the_rules_of_the_table() {
         }
         for field in codec.swap.unwrap_or_default() {
             let end = field.offset + field.width * field.count;
-            assert!(
-                end <= codec.bytes && [2, 4, 8].contains(&field.width),
-                "{name}: {field:?}"
-            );
+            assert!(end <= codec.bytes && [2, 4, 8].contains(&field.width), "{name}: {field:?}");
         }
     }
     assert_eq!(CODECS.len(), SIZES.len());
@@ -158,11 +144,7 @@ fn every_codec_keeps_the_rules_of_the_table() {
 fn our_vectors_are_reproduced() {
     let types = check_vectors(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/quant"));
     for codec in CODECS {
-        assert!(
-            types.contains(codec.name),
-            "fixtures/quant has no vectors for {}",
-            codec.name
-        );
+        assert!(types.contains(codec.name), "fixtures/quant has no vectors for {}", codec.name);
     }
 }
 
@@ -171,18 +153,10 @@ fn given_vectors_are_reproduced() {
     // Past the test harness, which keeps what a passing test prints.
     let mut stderr = std::io::stderr();
     match std::env::var_os("MOUNT_TENSORS_VECTORS") {
-        None => writeln!(
-            stderr,
-            "skipped: no extra vectors, MOUNT_TENSORS_VECTORS is not set"
-        ),
+        None => writeln!(stderr, "skipped: no extra vectors, MOUNT_TENSORS_VECTORS is not set"),
         Some(directory) => {
             let types = check_vectors(Path::new(&directory));
-            writeln!(
-                stderr,
-                "{} types of {} are reproduced",
-                types.len(),
-                directory.display()
-            )
+            writeln!(stderr, "{} types of {} are reproduced", types.len(), directory.display())
         }
     }
     .unwrap();
@@ -197,20 +171,11 @@ fn check_vectors(directory: &Path) -> HashSet<String> {
         let name = file_name.to_lowercase();
         let codec = by_name(&name).unwrap_or_else(|| unreachable!("no codec {name}"));
         assert_eq!(codec.ggml.map(u64::from), entry["id"].as_u64(), "{name}");
-        assert_eq!(
-            Some(codec.elements as u64),
-            entry["block_size"].as_u64(),
-            "{name}"
-        );
-        assert_eq!(
-            Some(codec.bytes as u64),
-            entry["type_size"].as_u64(),
-            "{name}"
-        );
+        assert_eq!(Some(codec.elements as u64), entry["block_size"].as_u64(), "{name}");
+        assert_eq!(Some(codec.bytes as u64), entry["type_size"].as_u64(), "{name}");
         for (part, middle) in [("main", ""), ("edge", ".edge")] {
             let about = &entry[part];
-            let read =
-                |ending| fs::read(directory.join(format!("{file_name}{middle}.{ending}"))).unwrap();
+            let read = |ending| fs::read(directory.join(format!("{file_name}{middle}.{ending}"))).unwrap();
             let (stored, expected) = (read("in.bin"), read("out.f32.bin"));
             let context = format!("{name} {part}");
             assert_digest(&context, &stored, &about["in_sha256"]);
@@ -218,31 +183,15 @@ fn check_vectors(directory: &Path) -> HashSet<String> {
             let blocks = stored.len() / codec.bytes;
             assert_eq!(Some(blocks as u64), about["blocks"].as_u64(), "{context}");
             let values = decode(codec, &stored);
-            let expected: Vec<f32> = expected
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| f32::from_le_bytes(*b))
-                .collect();
+            let expected: Vec<f32> = expected.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             assert_same(&context, &values, &expected);
             if part == "main" {
-                assert!(
-                    !values.iter().any(|value| value.is_nan()),
-                    "{context} has NaN"
-                );
+                assert!(!values.iter().any(|value| value.is_nan()), "{context} has NaN");
                 let mut narrowed = vec![0; 2 * values.len()];
                 narrow::narrow_f16(&values, &mut narrowed);
-                assert_digest(
-                    &format!("{context} as f16"),
-                    &narrowed,
-                    &about["out_f16_sha256"],
-                );
+                assert_digest(&format!("{context} as f16"), &narrowed, &about["out_f16_sha256"]);
                 narrow::narrow_bf16(&values, &mut narrowed);
-                assert_digest(
-                    &format!("{context} as bf16"),
-                    &narrowed,
-                    &about["out_bf16_sha256"],
-                );
+                assert_digest(&format!("{context} as bf16"), &narrowed, &about["out_bf16_sha256"]);
             }
         }
         checked.insert(name);
@@ -269,8 +218,7 @@ fn every_code_of_the_floats_has_the_value_of_its_bits() {
         let values = decode(codec, &pack(&codes, width));
         assert_eq!(values.len(), codes.len());
         for (&code, value) in codes.iter().zip(values) {
-            let all_ones =
-                code >> mantissa_bits & ((1 << exponent_bits) - 1) == (1 << exponent_bits) - 1;
+            let all_ones = code >> mantissa_bits & ((1 << exponent_bits) - 1) == (1 << exponent_bits) - 1;
             let mantissa = code & ((1 << mantissa_bits) - 1);
             let negative = code >> (width - 1) == 1;
             let expected = match name {
@@ -294,11 +242,7 @@ fn every_code_of_the_floats_has_the_value_of_its_bits() {
                 // As VCVTPH2PS: payload kept, quiet bit set.
                 let quiet = (code & 0x8000) << 16 | 0x7FC0_0000 | mantissa << 13;
                 assert_eq!(value.to_bits(), quiet, "{context}");
-                assert_eq!(
-                    half::f16::from_bits(code as u16).to_f32_const().to_bits(),
-                    quiet,
-                    "{context}, in software"
-                );
+                assert_eq!(half::f16::from_bits(code as u16).to_f32_const().to_bits(), quiet, "{context}, in software");
             } else if name == "bf16" {
                 assert_eq!(value.to_bits(), code << 16, "{context}");
             }
@@ -308,11 +252,7 @@ fn every_code_of_the_floats_has_the_value_of_its_bits() {
     let powers = decode(by_name("f8_e8m0").unwrap(), &every);
     assert!(powers[255].is_nan());
     for (code, power) in powers[..255].iter().enumerate() {
-        assert_eq!(
-            f64::from(*power),
-            2f64.powi(code as i32 - 127),
-            "f8_e8m0 {code:#x}"
-        );
+        assert_eq!(f64::from(*power), 2f64.powi(code as i32 - 127), "f8_e8m0 {code:#x}");
     }
 }
 
@@ -320,16 +260,9 @@ fn every_code_of_the_floats_has_the_value_of_its_bits() {
 fn f16_is_the_same_in_runs_of_any_length() {
     let codec = by_name("f16").unwrap();
     let stored = random_bytes(1, 2 * 300);
-    let single: Vec<f32> = stored
-        .chunks(2)
-        .flat_map(|code| decode(codec, code))
-        .collect();
+    let single: Vec<f32> = stored.chunks(2).flat_map(|code| decode(codec, code)).collect();
     for length in 0..300 {
-        assert_same(
-            "f16",
-            &decode(codec, &stored[..2 * length]),
-            &single[..length],
-        );
+        assert_same("f16", &decode(codec, &stored[..2 * length]), &single[..length]);
     }
 }
 
@@ -340,24 +273,12 @@ fn partial_blocks_are_left_alone() {
         let stored = random_bytes(2, 3 * bytes);
         let whole = decode(codec, &stored);
         for stored_length in 0..=3 * bytes {
-            for out_length in [
-                0,
-                1,
-                elements - 1,
-                elements,
-                elements + 1,
-                3 * elements - 1,
-                3 * elements,
-                3 * elements + 1,
-            ] {
+            for out_length in [0, 1, elements - 1, elements, elements + 1, 3 * elements - 1, 3 * elements, 3 * elements + 1] {
                 let blocks = (stored_length / bytes).min(out_length / elements);
                 let mut out = vec![12345.0; out_length];
                 (codec.decode)(&stored[..stored_length], &mut out);
                 assert_same(name, &out[..blocks * elements], &whole[..blocks * elements]);
-                assert!(
-                    out[blocks * elements..].iter().all(|y| *y == 12345.0),
-                    "{name}: wrote past its blocks"
-                );
+                assert!(out[blocks * elements..].iter().all(|y| *y == 12345.0), "{name}: wrote past its blocks");
             }
         }
     }
@@ -367,10 +288,7 @@ fn partial_blocks_are_left_alone() {
 fn big_endian_blocks_decode_as_little_endian_ones() {
     for codec in CODECS {
         let name = codec.name;
-        let fields = BIG_ENDIAN
-            .iter()
-            .find(|entry| entry.0 == name)
-            .map(|entry| entry.1);
+        let fields = BIG_ENDIAN.iter().find(|entry| entry.0 == name).map(|entry| entry.1);
         match codec.swap {
             None => assert!(fields.is_none() && name.starts_with("iq"), "{name}"),
             Some(swap) => assert_eq!(swap.is_empty(), fields.is_none(), "{name}"),
@@ -393,11 +311,7 @@ fn big_endian_blocks_decode_as_little_endian_ones() {
         let mut partial = little[..cut].to_vec();
         swap_fields(codec, &mut partial);
         assert_eq!(partial[..4 * codec.bytes], big[..4 * codec.bytes], "{name}");
-        assert_eq!(
-            partial[4 * codec.bytes..],
-            little[4 * codec.bytes..cut],
-            "{name}"
-        );
+        assert_eq!(partial[4 * codec.bytes..], little[4 * codec.bytes..cut], "{name}");
     }
 }
 
@@ -407,29 +321,13 @@ fn narrowing_finds_the_nearest_value() {
     let bf16 = Grid::new(8, 7, 127);
     let check = |value: f64| {
         for value in [value, -value] {
-            assert_eq!(
-                narrow::f64_to_f16_bits(value),
-                f16.nearest(value),
-                "f64 {value:e} as f16"
-            );
-            assert_eq!(
-                narrow::f64_to_bf16_bits(value),
-                bf16.nearest(value),
-                "f64 {value:e} as bf16"
-            );
+            assert_eq!(narrow::f64_to_f16_bits(value), f16.nearest(value), "f64 {value:e} as f16");
+            assert_eq!(narrow::f64_to_bf16_bits(value), bf16.nearest(value), "f64 {value:e} as bf16");
             let single = value as f32;
             assert_eq!(narrow::f64_to_f32(value).to_bits(), single.to_bits());
             let exact = f64::from(single);
-            assert_eq!(
-                narrow::f32_to_f16_bits(single),
-                f16.nearest(exact),
-                "f32 {single:e} as f16"
-            );
-            assert_eq!(
-                narrow::f32_to_bf16_bits(single),
-                bf16.nearest(exact),
-                "f32 {single:e} as bf16"
-            );
+            assert_eq!(narrow::f32_to_f16_bits(single), f16.nearest(exact), "f32 {single:e} as f16");
+            assert_eq!(narrow::f32_to_bf16_bits(single), bf16.nearest(exact), "f32 {single:e} as bf16");
         }
     };
     // Each value of the two formats, each tie between two of them, and what lies just beside: by a last place of f64, where the way through f32 is wrong, and
@@ -449,16 +347,7 @@ fn narrowing_finds_the_nearest_value() {
             }
         }
     }
-    for value in [
-        0.0,
-        5e-324,
-        f64::MIN_POSITIVE,
-        f64::MAX,
-        f64::INFINITY,
-        65519.999,
-        65520.0,
-        1e39,
-    ] {
+    for value in [0.0, 5e-324, f64::MIN_POSITIVE, f64::MAX, f64::INFINITY, 65519.999, 65520.0, 1e39] {
         check(value);
     }
     for bytes in random_bytes(4, 8 * 100_000).as_chunks().0 {
@@ -472,21 +361,11 @@ fn narrowing_finds_the_nearest_value() {
 
 #[test]
 fn nan_stays_nan() {
-    for bits in [
-        0x7F80_0001,
-        0x7FC0_0000,
-        0xFF80_0001,
-        0xFFFF_FFFF,
-        0x7F80_8000,
-        0x7FA0_1234_u32,
-    ] {
+    for bits in [0x7F80_0001, 0x7FC0_0000, 0xFF80_0001, 0xFFFF_FFFF, 0x7F80_8000, 0x7FA0_1234_u32] {
         let value = f32::from_bits(bits);
         assert_eq!(narrow::f32_to_bf16_bits(value), (bits >> 16) as u16 | 0x40);
         let half = narrow::f32_to_f16_bits(value);
-        assert_eq!(
-            u32::from(half),
-            bits >> 16 & 0x8000 | 0x7E00 | bits >> 13 & 0x3FF
-        );
+        assert_eq!(u32::from(half), bits >> 16 & 0x8000 | 0x7E00 | bits >> 13 & 0x3FF);
         for half in [half, narrow::f64_to_f16_bits(f64::from(value))] {
             assert!(half & 0x7FFF > 0x7C00);
         }
@@ -507,36 +386,14 @@ fn slices_narrow_as_single_values_do() {
     let values: Vec<f32> = (0..=u32::MAX).step_by(4099).map(f32::from_bits).collect();
     let mut out = vec![0; 4 * values.len()];
     narrow::narrow_f32(&values, &mut out);
-    assert!(
-        out.iter().eq(values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<_>>()
-            .iter())
-    );
-    let expect = |convert: fn(f32) -> u16| -> Vec<u8> {
-        values
-            .iter()
-            .flat_map(|v| convert(*v).to_le_bytes())
-            .collect()
-    };
-    let (f16, bf16) = (
-        expect(narrow::f32_to_f16_bits),
-        expect(narrow::f32_to_bf16_bits),
-    );
+    assert!(out.iter().eq(values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>().iter()));
+    let expect = |convert: fn(f32) -> u16| -> Vec<u8> { values.iter().flat_map(|v| convert(*v).to_le_bytes()).collect() };
+    let (f16, bf16) = (expect(narrow::f32_to_f16_bits), expect(narrow::f32_to_bf16_bits));
     out.truncate(2 * values.len());
     narrow::narrow_f16(&values, &mut out);
-    assert!(
-        out == f16,
-        "narrow_f16 differs at byte {:?}",
-        out.iter().zip(&f16).position(|(a, b)| a != b)
-    );
+    assert!(out == f16, "narrow_f16 differs at byte {:?}", out.iter().zip(&f16).position(|(a, b)| a != b));
     narrow::narrow_bf16(&values, &mut out);
-    assert!(
-        out == bf16,
-        "narrow_bf16 differs at byte {:?}",
-        out.iter().zip(&bf16).position(|(a, b)| a != b)
-    );
+    assert!(out == bf16, "narrow_bf16 differs at byte {:?}", out.iter().zip(&bf16).position(|(a, b)| a != b));
     // What `half` does where the CPU has no F16C.
     for (value, bits) in values.iter().zip(f16.as_chunks().0) {
         let software = half::f16::from_f32_const(*value).to_bits();
@@ -550,29 +407,12 @@ fn slices_narrow_as_single_values_do() {
         assert_eq!(out[..written], f16[..written]);
         assert!(out[written..].iter().all(|byte| *byte == 0xAA));
     }
-    let doubles: Vec<f64> = random_bytes(5, 8 * 1000)
-        .as_chunks()
-        .0
-        .iter()
-        .map(|b| f64::from_le_bytes(*b))
-        .collect();
+    let doubles: Vec<f64> = random_bytes(5, 8 * 1000).as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect();
     let mut out = vec![0; 2000];
     narrow::narrow_f64_to_f16(&doubles, &mut out);
-    assert!(
-        out.as_chunks()
-            .0
-            .iter()
-            .zip(&doubles)
-            .all(|(b, v)| u16::from_le_bytes(*b) == narrow::f64_to_f16_bits(*v))
-    );
+    assert!(out.as_chunks().0.iter().zip(&doubles).all(|(b, v)| u16::from_le_bytes(*b) == narrow::f64_to_f16_bits(*v)));
     narrow::narrow_f64_to_bf16(&doubles, &mut out);
-    assert!(
-        out.as_chunks()
-            .0
-            .iter()
-            .zip(&doubles)
-            .all(|(b, v)| u16::from_le_bytes(*b) == narrow::f64_to_bf16_bits(*v))
-    );
+    assert!(out.as_chunks().0.iter().zip(&doubles).all(|(b, v)| u16::from_le_bytes(*b) == narrow::f64_to_bf16_bits(*v)));
 }
 
 /// The values of a 16-bit format from 0 up, each at the index that is its code; the last is where infinity begins to be nearest from the other side.
@@ -584,21 +424,14 @@ struct Grid {
 impl Grid {
     fn new(exponent_bits: u32, mantissa_bits: u32, bias: i32) -> Self {
         let infinity = ((1 << exponent_bits) - 1) << mantissa_bits;
-        let values = (0..=infinity)
-            .map(|code| value_of(code, exponent_bits, mantissa_bits, bias))
-            .collect();
-        Self {
-            values,
-            infinity: infinity as usize,
-        }
+        let values = (0..=infinity).map(|code| value_of(code, exponent_bits, mantissa_bits, bias)).collect();
+        Self { values, infinity: infinity as usize }
     }
 
     /// Searches for the two neighbours and compares with the middle between them, which f64 holds exactly.
     fn nearest(&self, value: f64) -> u16 {
         let magnitude = value.abs();
-        let above = self
-            .values
-            .partition_point(|candidate| *candidate <= magnitude);
+        let above = self.values.partition_point(|candidate| *candidate <= magnitude);
         let code = if above > self.infinity {
             self.infinity
         } else {
@@ -618,16 +451,8 @@ impl Grid {
 fn value_of(code: u32, exponent_bits: u32, mantissa_bits: u32, bias: i32) -> f64 {
     let mantissa = f64::from(code & ((1 << mantissa_bits) - 1)) / 2f64.powi(mantissa_bits as i32);
     let exponent = (code >> mantissa_bits & ((1 << exponent_bits) - 1)) as i32;
-    let magnitude = if exponent == 0 {
-        mantissa * 2f64.powi(1 - bias)
-    } else {
-        (1.0 + mantissa) * 2f64.powi(exponent - bias)
-    };
-    if code >> (exponent_bits + mantissa_bits) & 1 == 1 {
-        -magnitude
-    } else {
-        magnitude
-    }
+    let magnitude = if exponent == 0 { mantissa * 2f64.powi(1 - bias) } else { (1.0 + mantissa) * 2f64.powi(exponent - bias) };
+    if code >> (exponent_bits + mantissa_bits) & 1 == 1 { -magnitude } else { magnitude }
 }
 
 /// Packs codes into bytes from the least significant bits up.
@@ -654,24 +479,13 @@ fn assert_same(context: &str, values: &[f32], expected: &[f32]) {
     let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan());
     if let Some(at) = values.iter().zip(expected).position(differs) {
         let (value, expected) = (values[at], expected[at]);
-        assert_eq!(
-            format!("{:#010x} ({value:e})", value.to_bits()),
-            format!("{:#010x} ({expected:e})", expected.to_bits()),
-            "{context}: element {at}"
-        );
+        assert_eq!(format!("{:#010x} ({value:e})", value.to_bits()), format!("{:#010x} ({expected:e})", expected.to_bits()), "{context}: element {at}");
     }
 }
 
 fn assert_digest(context: &str, bytes: &[u8], expected: &serde_json::Value) {
-    let digest: String = Sha256::digest(bytes)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    assert_eq!(
-        Some(digest.as_str()),
-        expected.as_str(),
-        "{context}: digest"
-    );
+    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(Some(digest.as_str()), expected.as_str(), "{context}: digest");
 }
 
 /// Bytes that are always the same for a seed (SplitMix64).
@@ -683,8 +497,5 @@ fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ mixed >> 31
     };
-    std::iter::repeat_with(word)
-        .flat_map(u64::to_le_bytes)
-        .take(length)
-        .collect()
+    std::iter::repeat_with(word).flat_map(u64::to_le_bytes).take(length).collect()
 }

@@ -343,10 +343,13 @@ impl Builder {
         let mut order: Vec<u32> = (0..self.catalog.len()).collect();
         let name = |i: &u32| self.catalog.tensor(*i).map(|t| t.name()).unwrap_or_default();
         order.sort_by(|a, b| name(a).cmp(name(b)).then(a.cmp(b)));
-        let mut twice: Vec<u32> = order.windows(2).filter_map(|pair| match pair {
-            [a, b] if name(a) == name(b) => Some(*b),
-            _ => None,
-        }).collect();
+        let mut twice: Vec<u32> = order
+            .windows(2)
+            .filter_map(|pair| match pair {
+                [a, b] if name(a) == name(b) => Some(*b),
+                _ => None,
+            })
+            .collect();
         twice.sort_unstable();
         for index in twice {
             let Some(tensor) = self.catalog.tensor(index) else { continue };
@@ -357,8 +360,7 @@ impl Builder {
 
     /// Marks tensors with equal bytes as sharing them and reports ranges that overlap.
     fn shared_and_overlapping(&mut self) {
-        let mut order: Vec<(Extent, u32)> =
-            (0u32..).zip(&self.catalog.rows).filter_map(|(i, row)| Some((row.data.filter(|d| !d.is_empty())?, i))).collect();
+        let mut order: Vec<(Extent, u32)> = (0u32..).zip(&self.catalog.rows).filter_map(|(i, row)| Some((row.data.filter(|d| !d.is_empty())?, i))).collect();
         if order.is_sorted_by(|(a, _), (b, _)| a.source() < b.source() || (a.source() == b.source() && end(*a) <= b.offset())) {
             return;
         }
@@ -402,8 +404,7 @@ impl Builder {
 
     fn holes(&mut self) {
         for region in std::mem::take(&mut self.regions) {
-            let mut extents: Vec<Extent> =
-                self.catalog.rows.iter().filter_map(|row| row.data).filter(|d| d.source() == region.source).collect();
+            let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data).filter(|d| d.source() == region.source).collect();
             // A tensor that could not be placed explains any hole.
             if self.catalog.rows.iter().any(|row| row.source == region.source && row.data.is_none()) {
                 continue;

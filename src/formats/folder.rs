@@ -150,9 +150,10 @@ fn choose_top(opened: &[(PathBuf, bool, Catalog)]) -> Option<usize> {
             _ => None,
         }
     };
-    pick(&|_, index| index).or_else(|| pick(&|path, index| index && usual(path))).or_else(|| pick(&|_, _| true)).or_else(|| {
-        USUAL.iter().find_map(|name| pick(&|path, _| path.as_os_str() == *name))
-    })
+    pick(&|_, index| index)
+        .or_else(|| pick(&|path, index| index && usual(path)))
+        .or_else(|| pick(&|_, _| true))
+        .or_else(|| USUAL.iter().find_map(|name| pick(&|path, _| path.as_os_str() == *name)))
 }
 
 /// Every regular file of a folder and its sub-folders (links to files are followed, links to folders are not), hidden ones left out.

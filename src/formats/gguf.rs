@@ -18,7 +18,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Format, Head, Opening};
-use crate::catalog::{Builder, Order, Region, SideBytes, SideFile, Section, Spec, StoredArray, Value};
+use crate::catalog::{Builder, Order, Region, Section, SideBytes, SideFile, Spec, StoredArray, Value};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::limits;
@@ -26,14 +26,8 @@ use crate::quant;
 use crate::source::{Source, SourceId};
 use header::{Header, Place};
 
-pub(super) const FORMAT: Format = Format {
-    name: "gguf",
-    title: "GGUF v1, v2, v3, both byte orders, split sets, llamafile",
-    extensions: &["gguf", "llamafile"],
-    sniff,
-    open,
-    part: None,
-};
+pub(super) const FORMAT: Format =
+    Format { name: "gguf", title: "GGUF v1, v2, v3, both byte orders, split sets, llamafile", extensions: &["gguf", "llamafile"], sniff, open, part: None };
 
 /// `GGML_MAX_DIMS` of ggml.h.
 const GGML_MAX_DIMS: usize = 4;
@@ -59,7 +53,8 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     let main = Arc::clone(opening.main());
     let mut buffer = Vec::new();
     let head = Head::read(&main, &mut buffer)?;
-    let place = if is_gguf(head.bytes) { Place { start: 0, len: main.len() } } else { embedded(&head).ok_or_else(|| Error::format("its GGUF member has gone"))? };
+    let place =
+        if is_gguf(head.bytes) { Place { start: 0, len: main.len() } } else { embedded(&head).ok_or_else(|| Error::format("its GGUF member has gone"))? };
     // Extents of metadata carry the number of their source, which only a split set makes other than 0.
     let first = Header::read(&main, 0, place)?;
     match shards(opening, &first, builder) {

@@ -13,8 +13,7 @@ use crate::error::{Error, Result, quoted};
 use crate::limits;
 use crate::source::{Extent, Source};
 
-pub(super) const FORMAT: Format =
-    Format { name: "safetensors", title: "Hugging Face shard index", extensions: &["index.json"], sniff, open, part: None };
+pub(super) const FORMAT: Format = Format { name: "safetensors", title: "Hugging Face shard index", extensions: &["index.json"], sniff, open, part: None };
 
 /// A JSON object that has the key `weight_map`, wherever in it.
 fn sniff(head: &Head<'_>) -> bool {

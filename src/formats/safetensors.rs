@@ -134,7 +134,8 @@ fn read(source: &Arc<Source>, builder: &mut Builder, shards: &mut Shards<'_>) ->
     }
     let mut json = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     source.read_at(8, &mut json).map_err(|e| Error::io("cannot read its header", e))?;
-    let Header(entries) = serde_json::from_slice(&json).map_err(|e| Error::format(format!("its header is not the JSON object that safetensors writes: {e}")))?;
+    let Header(entries) =
+        serde_json::from_slice(&json).map_err(|e| Error::format(format!("its header is not the JSON object that safetensors writes: {e}")))?;
     let id = builder.source(Arc::clone(source));
     let mut metadata = Vec::new();
     for (Name(name), raw) in &entries {

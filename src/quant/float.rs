@@ -27,15 +27,9 @@ pub(super) const F64: Codec = Codec {
     bytes: 8,
     kind: Kind::Float,
     ggml: Some(28),
-    swap: Some(&[Field {
-        offset: 0,
-        width: 8,
-        count: 1,
-    }]),
+    swap: Some(&[Field { offset: 0, width: 8, count: 1 }]),
     decode: |blocks, out| {
-        each_block(blocks, out, |block, [y]| {
-            *y = f64::from_le_bytes(*block) as f32
-        });
+        each_block(blocks, out, |block, [y]| *y = f64::from_le_bytes(*block) as f32);
     },
 };
 
@@ -46,24 +40,12 @@ pub(super) const F32: Codec = Codec {
     bytes: 4,
     kind: Kind::Float,
     ggml: Some(0),
-    swap: Some(&[Field {
-        offset: 0,
-        width: 4,
-        count: 1,
-    }]),
+    swap: Some(&[Field { offset: 0, width: 4, count: 1 }]),
     decode: |blocks, out| each_block(blocks, out, |block, [y]| *y = f32::from_le_bytes(*block)),
 };
 
 /// IEEE binary16. A signalling NaN becomes a quiet one, as in ggml and in hardware (VCVTPH2PS).
-pub(super) const F16: Codec = Codec {
-    name: "f16",
-    elements: 1,
-    bytes: 2,
-    kind: Kind::Float,
-    ggml: Some(1),
-    swap: Some(&[Field::halves(0, 1)]),
-    decode: f16,
-};
+pub(super) const F16: Codec = Codec { name: "f16", elements: 1, bytes: 2, kind: Kind::Float, ggml: Some(1), swap: Some(&[Field::halves(0, 1)]), decode: f16 };
 
 /// The upper half of an f32. A plain shift: a signalling NaN stays one, as in ggml (`half::bf16` would make it quiet).
 pub(super) const BF16: Codec = Codec {
@@ -81,43 +63,19 @@ pub(super) const BF16: Codec = Codec {
 };
 
 /// E4M3 of OCP OFP8, which torch and ml_dtypes call e4m3fn.
-pub(super) const F8_E4M3: Codec = Codec {
-    name: "f8_e4m3",
-    decode: |blocks, out| by_table(blocks, out, &E4M3),
-    ..F8
-};
+pub(super) const F8_E4M3: Codec = Codec { name: "f8_e4m3", decode: |blocks, out| by_table(blocks, out, &E4M3), ..F8 };
 
 /// E5M2 of OCP OFP8: the upper half of an f16.
-pub(super) const F8_E5M2: Codec = Codec {
-    name: "f8_e5m2",
-    decode: |blocks, out| by_table(blocks, out, &E5M2),
-    ..F8
-};
+pub(super) const F8_E5M2: Codec = Codec { name: "f8_e5m2", decode: |blocks, out| by_table(blocks, out, &E5M2), ..F8 };
 
 /// E4M3 with bias 8, and one NaN in the place of -0.
-pub(super) const F8_E4M3FNUZ: Codec = Codec {
-    name: "f8_e4m3fnuz",
-    decode: |blocks, out| by_table(blocks, out, &E4M3FNUZ),
-    ..F8
-};
+pub(super) const F8_E4M3FNUZ: Codec = Codec { name: "f8_e4m3fnuz", decode: |blocks, out| by_table(blocks, out, &E4M3FNUZ), ..F8 };
 
 /// E5M2 with bias 16, and one NaN in the place of -0.
-pub(super) const F8_E5M2FNUZ: Codec = Codec {
-    name: "f8_e5m2fnuz",
-    decode: |blocks, out| by_table(blocks, out, &E5M2FNUZ),
-    ..F8
-};
+pub(super) const F8_E5M2FNUZ: Codec = Codec { name: "f8_e5m2fnuz", decode: |blocks, out| by_table(blocks, out, &E5M2FNUZ), ..F8 };
 
 /// What all 8-bit floats have in common; not registered itself.
-const F8: Codec = Codec {
-    name: "",
-    elements: 1,
-    bytes: 1,
-    kind: Kind::Float,
-    ggml: None,
-    swap: Some(&[]),
-    decode: |_, _| {},
-};
+const F8: Codec = Codec { name: "", elements: 1, bytes: 1, kind: Kind::Float, ggml: None, swap: Some(&[]), decode: |_, _| {} };
 
 static E4M3: [f32; 256] = {
     let mut table = minifloats(4, 3, 7);
@@ -130,11 +88,7 @@ static E5M2: [f32; 256] = {
     let mut table = minifloats(5, 2, 15);
     let mut mantissa = 0;
     while mantissa < 4 {
-        let special = if mantissa == 0 {
-            f32::INFINITY
-        } else {
-            f32::NAN
-        };
+        let special = if mantissa == 0 { f32::INFINITY } else { f32::NAN };
         table[0x7C + mantissa] = special;
         table[0xFC + mantissa] = -special;
         mantissa += 1;
@@ -160,11 +114,7 @@ fn by_table(blocks: &[u8], out: &mut [f32], table: &[f32; 256]) {
 }
 
 /// Returns the values of all codes of a format without special values, of which the first `2^(1 + exponent_bits + mantissa_bits)` are meant.
-pub(super) const fn minifloats<const CODES: usize>(
-    exponent_bits: u32,
-    mantissa_bits: u32,
-    bias: u32,
-) -> [f32; CODES] {
+pub(super) const fn minifloats<const CODES: usize>(exponent_bits: u32, mantissa_bits: u32, bias: u32) -> [f32; CODES] {
     let mut table = [0.0; CODES];
     let mut code = 0;
     while code < CODES {
@@ -218,10 +168,6 @@ pub(super) fn f16_to_f32(bits: u16) -> f32 {
     // A subnormal as the low mantissa bits of a number between a half and one, whose last place is 2^-24.
     let subnormal = f32::from_bits((magnitude >> 17) | 0.5f32.to_bits()) - 0.5;
     let smallest_normal = 1 << 27;
-    let value = if magnitude < smallest_normal {
-        subnormal
-    } else {
-        normal
-    };
+    let value = if magnitude < smallest_normal { subnormal } else { normal };
     f32::from_bits(sign | value.to_bits())
 }

@@ -20,87 +20,36 @@
     reason = "code books are indexed by numbers masked to their length, offsets are computed from the number of a run of at most 8 inside blocks of fixed size"
 )]
 
-use super::iq_tables::{
-    IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID, IQ3XXS_GRID, IQ4NL_VALUES,
-};
+use super::iq_tables::{IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID, IQ3XXS_GRID, IQ4NL_VALUES};
 use super::{Codec, Field, Kind, each_block, f16_at, float::f16_to_f32, part, u16_at, u32_at};
 
 /// `block_iq1_s`.
-pub(super) const IQ1_S: Codec = Codec {
-    name: "iq1_s",
-    elements: 256,
-    bytes: 50,
-    kind: Kind::Float,
-    ggml: Some(19),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq1_s),
-};
+pub(super) const IQ1_S: Codec =
+    Codec { name: "iq1_s", elements: 256, bytes: 50, kind: Kind::Float, ggml: Some(19), swap: None, decode: |blocks, out| each_block(blocks, out, iq1_s) };
 
 /// `block_iq1_m`.
-pub(super) const IQ1_M: Codec = Codec {
-    name: "iq1_m",
-    elements: 256,
-    bytes: 56,
-    kind: Kind::Float,
-    ggml: Some(29),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq1_m),
-};
+pub(super) const IQ1_M: Codec =
+    Codec { name: "iq1_m", elements: 256, bytes: 56, kind: Kind::Float, ggml: Some(29), swap: None, decode: |blocks, out| each_block(blocks, out, iq1_m) };
 
 /// `block_iq2_xxs`.
-pub(super) const IQ2_XXS: Codec = Codec {
-    name: "iq2_xxs",
-    elements: 256,
-    bytes: 66,
-    kind: Kind::Float,
-    ggml: Some(16),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq2_xxs),
-};
+pub(super) const IQ2_XXS: Codec =
+    Codec { name: "iq2_xxs", elements: 256, bytes: 66, kind: Kind::Float, ggml: Some(16), swap: None, decode: |blocks, out| each_block(blocks, out, iq2_xxs) };
 
 /// `block_iq2_xs`.
-pub(super) const IQ2_XS: Codec = Codec {
-    name: "iq2_xs",
-    elements: 256,
-    bytes: 74,
-    kind: Kind::Float,
-    ggml: Some(17),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq2_xs),
-};
+pub(super) const IQ2_XS: Codec =
+    Codec { name: "iq2_xs", elements: 256, bytes: 74, kind: Kind::Float, ggml: Some(17), swap: None, decode: |blocks, out| each_block(blocks, out, iq2_xs) };
 
 /// `block_iq2_s`.
-pub(super) const IQ2_S: Codec = Codec {
-    name: "iq2_s",
-    elements: 256,
-    bytes: 82,
-    kind: Kind::Float,
-    ggml: Some(22),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq2_s),
-};
+pub(super) const IQ2_S: Codec =
+    Codec { name: "iq2_s", elements: 256, bytes: 82, kind: Kind::Float, ggml: Some(22), swap: None, decode: |blocks, out| each_block(blocks, out, iq2_s) };
 
 /// `block_iq3_xxs`.
-pub(super) const IQ3_XXS: Codec = Codec {
-    name: "iq3_xxs",
-    elements: 256,
-    bytes: 98,
-    kind: Kind::Float,
-    ggml: Some(18),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq3_xxs),
-};
+pub(super) const IQ3_XXS: Codec =
+    Codec { name: "iq3_xxs", elements: 256, bytes: 98, kind: Kind::Float, ggml: Some(18), swap: None, decode: |blocks, out| each_block(blocks, out, iq3_xxs) };
 
 /// `block_iq3_s`.
-pub(super) const IQ3_S: Codec = Codec {
-    name: "iq3_s",
-    elements: 256,
-    bytes: 110,
-    kind: Kind::Float,
-    ggml: Some(21),
-    swap: None,
-    decode: |blocks, out| each_block(blocks, out, iq3_s),
-};
+pub(super) const IQ3_S: Codec =
+    Codec { name: "iq3_s", elements: 256, bytes: 110, kind: Kind::Float, ggml: Some(21), swap: None, decode: |blocks, out| each_block(blocks, out, iq3_s) };
 
 /// `block_iq4_nl`.
 pub(super) const IQ4_NL: Codec = Codec {
@@ -213,9 +162,7 @@ fn iq1_s(block: &[u8; 50], out: &mut [f32; 256]) {
 fn iq1_m(block: &[u8; 56], out: &mut [f32; 256]) {
     // Four words of four 3-bit scales; their top nibbles together are d.
     let words: [u16; 4] = std::array::from_fn(|i| u16_at(block, 48 + 2 * i));
-    let d = f16_to_f32(
-        words[0] >> 12 | words[1] >> 8 & 0x00F0 | words[2] >> 4 & 0x0F00 | words[3] & 0xF000,
-    );
+    let d = f16_to_f32(words[0] >> 12 | words[1] >> 8 & 0x00F0 | words[2] >> 4 & 0x0F00 | words[3] & 0xF000);
     for (run, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let lows: [u8; 4] = part(block, 4 * run);
         let highs: [u8; 2] = part(block, 32 + 2 * run);

@@ -81,14 +81,7 @@ pub(super) const Q8_K: Codec = Codec {
     bytes: 292,
     kind: Kind::Float,
     ggml: Some(15),
-    swap: Some(&[
-        Field {
-            offset: 0,
-            width: 4,
-            count: 1,
-        },
-        Field::halves(260, 16),
-    ]),
+    swap: Some(&[Field { offset: 0, width: 4, count: 1 }, Field::halves(260, 16)]),
     decode: |blocks, out| each_block(blocks, out, q8_k),
 };
 
@@ -170,10 +163,7 @@ fn scale_and_min(scales: &[u8; 12], run: usize) -> (u8, u8) {
     } else {
         // The low four bits lie together in the last four bytes, the upper two are what the first eight bytes have left.
         let low = scales[run + 4];
-        (
-            low & 15 | scales[run - 4] >> 6 << 4,
-            low >> 4 | scales[run] >> 6 << 4,
-        )
+        (low & 15 | scales[run - 4] >> 6 << 4, low >> 4 | scales[run] >> 6 << 4)
     }
 }
 

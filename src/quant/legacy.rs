@@ -13,10 +13,7 @@
 //!
 //! Nibbles do not interleave: byte j holds element j in its low half and element j + 16 in its high half. Bits and 2-bit codes lie in order, from the
 //! least significant bits of the first byte up.
-#![expect(
-    clippy::arithmetic_side_effects,
-    reason = "codes of at most 8 bits cannot overflow i32, and shift counts are positions in a byte or a word"
-)]
+#![expect(clippy::arithmetic_side_effects, reason = "codes of at most 8 bits cannot overflow i32, and shift counts are positions in a byte or a word")]
 
 use super::{Codec, Field, Kind, each_block, f16_at, part, u32_at};
 
@@ -71,14 +68,7 @@ pub(super) const Q5_0: Codec = Codec {
     bytes: 22,
     kind: Kind::Float,
     ggml: Some(6),
-    swap: Some(&[
-        Field::halves(0, 1),
-        Field {
-            offset: 2,
-            width: 4,
-            count: 1,
-        },
-    ]),
+    swap: Some(&[Field::halves(0, 1), Field { offset: 2, width: 4, count: 1 }]),
     decode: |blocks, out| each_block(blocks, out, q5_0),
 };
 
@@ -89,14 +79,7 @@ pub(super) const Q5_1: Codec = Codec {
     bytes: 24,
     kind: Kind::Float,
     ggml: Some(7),
-    swap: Some(&[
-        Field::halves(0, 2),
-        Field {
-            offset: 4,
-            width: 4,
-            count: 1,
-        },
-    ]),
+    swap: Some(&[Field::halves(0, 2), Field { offset: 4, width: 4, count: 1 }]),
     decode: |blocks, out| each_block(blocks, out, q5_1),
 };
 

@@ -69,26 +69,12 @@ pub(super) const F4: Codec = Codec {
 };
 
 /// `block_mxfp4`: a power of two, then 32 E2M1 codes.
-pub(super) const MXFP4: Codec = Codec {
-    name: "mxfp4",
-    elements: 32,
-    bytes: 17,
-    kind: Kind::Float,
-    ggml: Some(39),
-    swap: Some(&[]),
-    decode: |blocks, out| each_block(blocks, out, mxfp4),
-};
+pub(super) const MXFP4: Codec =
+    Codec { name: "mxfp4", elements: 32, bytes: 17, kind: Kind::Float, ggml: Some(39), swap: Some(&[]), decode: |blocks, out| each_block(blocks, out, mxfp4) };
 
 /// `block_nvfp4`: four unsigned E4M3 scales, then 16 E2M1 codes for each. The scale of the whole tensor, where there is one, is another tensor.
-pub(super) const NVFP4: Codec = Codec {
-    name: "nvfp4",
-    elements: 64,
-    bytes: 36,
-    kind: Kind::Float,
-    ggml: Some(40),
-    swap: Some(&[]),
-    decode: |blocks, out| each_block(blocks, out, nvfp4),
-};
+pub(super) const NVFP4: Codec =
+    Codec { name: "nvfp4", elements: 64, bytes: 36, kind: Kind::Float, ggml: Some(40), swap: Some(&[]), decode: |blocks, out| each_block(blocks, out, nvfp4) };
 
 static E2M3: [f32; 64] = minifloats(2, 3, 1);
 static E3M2: [f32; 64] = minifloats(3, 2, 3);

@@ -23,10 +23,7 @@ pub fn f32_to_f16_bits(value: f32) -> u16 {
     } else if magnitude >= NORMAL {
         // The exponent's bias falls by 112; 13 mantissa bits go, and a tie goes up only from an odd number.
         let odd = magnitude >> 13 & 1;
-        let rounded = magnitude
-            .wrapping_sub(112 << 23)
-            .wrapping_add(0xFFF)
-            .wrapping_add(odd);
+        let rounded = magnitude.wrapping_sub(112 << 23).wrapping_add(0xFFF).wrapping_add(odd);
         rounded >> 13
     } else {
         // The last place of the numbers from a half to one is that of subnormal f16, 2^-24: the sum rounds as wanted.

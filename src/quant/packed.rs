@@ -6,65 +6,27 @@
 //! | i4, u4 | 2, the first in the low nibble | -8 to 7, 0 to 15 |
 //! | i2, u2 | 4 | -2 to 1, 0 to 3 |
 //! | u1 | 8 | 0, 1 |
-#![expect(
-    clippy::arithmetic_side_effects,
-    reason = "shift counts are positions in an array that is one byte long in bits"
-)]
+#![expect(clippy::arithmetic_side_effects, reason = "shift counts are positions in an array that is one byte long in bits")]
 
 use super::{Codec, Kind, each_block};
 
 /// Signed 4-bit integers in two's complement.
-pub(super) const I4: Codec = Codec {
-    name: "i4",
-    elements: 2,
-    kind: Kind::Signed,
-    decode: |blocks, out| each_block::<1, 2>(blocks, out, signed),
-    ..PACKED
-};
+pub(super) const I4: Codec = Codec { name: "i4", elements: 2, kind: Kind::Signed, decode: |blocks, out| each_block::<1, 2>(blocks, out, signed), ..PACKED };
 
 /// Unsigned 4-bit integers.
-pub(super) const U4: Codec = Codec {
-    name: "u4",
-    elements: 2,
-    decode: |blocks, out| each_block::<1, 2>(blocks, out, unsigned),
-    ..PACKED
-};
+pub(super) const U4: Codec = Codec { name: "u4", elements: 2, decode: |blocks, out| each_block::<1, 2>(blocks, out, unsigned), ..PACKED };
 
 /// Signed 2-bit integers in two's complement.
-pub(super) const I2: Codec = Codec {
-    name: "i2",
-    elements: 4,
-    kind: Kind::Signed,
-    decode: |blocks, out| each_block::<1, 4>(blocks, out, signed),
-    ..PACKED
-};
+pub(super) const I2: Codec = Codec { name: "i2", elements: 4, kind: Kind::Signed, decode: |blocks, out| each_block::<1, 4>(blocks, out, signed), ..PACKED };
 
 /// Unsigned 2-bit integers.
-pub(super) const U2: Codec = Codec {
-    name: "u2",
-    elements: 4,
-    decode: |blocks, out| each_block::<1, 4>(blocks, out, unsigned),
-    ..PACKED
-};
+pub(super) const U2: Codec = Codec { name: "u2", elements: 4, decode: |blocks, out| each_block::<1, 4>(blocks, out, unsigned), ..PACKED };
 
 /// Single bits.
-pub(super) const U1: Codec = Codec {
-    name: "u1",
-    elements: 8,
-    decode: |blocks, out| each_block::<1, 8>(blocks, out, unsigned),
-    ..PACKED
-};
+pub(super) const U1: Codec = Codec { name: "u1", elements: 8, decode: |blocks, out| each_block::<1, 8>(blocks, out, unsigned), ..PACKED };
 
 /// What all packed integers have in common; not registered itself.
-const PACKED: Codec = Codec {
-    name: "",
-    elements: 0,
-    bytes: 1,
-    kind: Kind::Unsigned,
-    ggml: None,
-    swap: Some(&[]),
-    decode: |_, _| {},
-};
+const PACKED: Codec = Codec { name: "", elements: 0, bytes: 1, kind: Kind::Unsigned, ggml: None, swap: Some(&[]), decode: |_, _| {} };
 
 /// Splits a byte into `N` equal unsigned fields.
 #[inline(always)]

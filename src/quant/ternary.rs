@@ -4,10 +4,7 @@
 //! |---|---|---|
 //! | tq1_0 | 54 | 48 bytes of five base-3 digits, 4 bytes of four, d f16 |
 //! | tq2_0 | 66 | 64 bytes of four 2-bit codes, d f16 |
-#![expect(
-    clippy::arithmetic_side_effects,
-    reason = "digits and offsets inside a block of at most 66 bytes cannot overflow"
-)]
+#![expect(clippy::arithmetic_side_effects, reason = "digits and offsets inside a block of at most 66 bytes cannot overflow")]
 
 use super::{Codec, Field, Kind, each_block, f16_at, part};
 
@@ -48,12 +45,7 @@ fn tq1_0(block: &[u8; 54], out: &mut [f32; 256]) {
 /// A byte is a fixed-point fraction of 1: times 3^n modulo 256 leaves the part after digit n, and times 3 over 256 is its first digit.
 #[inline(always)]
 fn digits<const N: usize>(bytes: [u8; N], d: f32, out: &mut [f32]) {
-    for (out, power) in out
-        .as_chunks_mut::<N>()
-        .0
-        .iter_mut()
-        .zip([1u8, 3, 9, 27, 81])
-    {
+    for (out, power) in out.as_chunks_mut::<N>().0.iter_mut().zip([1u8, 3, 9, 27, 81]) {
         for (byte, y) in bytes.iter().zip(out) {
             let digit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
             *y = (i32::from(digit) - 1) as f32 * d;

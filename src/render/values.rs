@@ -216,4 +216,3 @@ fn element(array: &StoredArray, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> R
     }
     Ok(())
 }
-

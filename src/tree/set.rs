@@ -127,10 +127,15 @@ impl Set {
     /// How many files and folders it shows (equal ones counted once).
     pub(super) fn count(&self) -> u64 {
         let folders: u64 = (0..self.names.folder_count()).map(|f| u64::from(self.names.folder(f).views.count_ones())).sum();
-        let files: u64 = self.catalog.tensors().filter(|t| t.shares().is_none()).map(|t| {
-            let views = views_of(t) & self.views;
-            View::ALL.into_iter().filter(|v| views & v.bit() != 0 && canonical(*v, t) == *v).count() as u64
-        }).sum();
+        let files: u64 = self
+            .catalog
+            .tensors()
+            .filter(|t| t.shares().is_none())
+            .map(|t| {
+                let views = views_of(t) & self.views;
+                View::ALL.into_iter().filter(|v| views & v.bit() != 0 && canonical(*v, t) == *v).count() as u64
+            })
+            .sum();
         folders + files
     }
 
