@@ -224,10 +224,10 @@ impl Content {
         }
         if let (Body::Stored(extent), true) = (&self.body, offset >= header) {
             let run = extent.sub(offset - header, end - offset).ok_or(io::ErrorKind::InvalidInput)?;
-            if let Health::Cut(left) = health {
-                if run.offset() + run.len() > left {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
+            if let Health::Cut(left) = health
+                && run.offset() + run.len() > left
+            {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(view) = source.view(run.offset(), run.len()) {
                 return Ok(Bytes::Mapped(view));

@@ -40,8 +40,11 @@ pub struct Format {
     /// Reads the container (and what belongs to it) into the builder.
     open: fn(&mut Opening, &mut Builder) -> Result<()>,
     /// Reads one file of a sharded set, where the format has such sets under a shard index.
-    part: Option<fn(&Arc<Source>, &mut Builder, &mut Shards<'_>) -> Result<()>>,
+    part: Option<ReadPart>,
 }
+
+/// Reads one file of a sharded set into the builder.
+type ReadPart = fn(&Arc<Source>, &mut Builder, &mut Shards<'_>) -> Result<()>;
 
 /// What a shard index says about the shard that is being read.
 pub(crate) struct Shards<'a> {

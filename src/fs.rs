@@ -303,6 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::unwrap_used, reason = "a test")]
     fn root_is_a_folder_even_without_sources() {
         let fs = Fs::new(Vec::new(), Views::ALL);
         let root = fs.attr(ROOT).unwrap();

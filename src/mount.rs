@@ -129,10 +129,10 @@ fn mounts_at(path: &Path) -> Vec<String> {
     for line in table.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
         let Some(dash) = fields.iter().position(|f| *f == b"-") else { continue };
-        if let (Some(point), Some(kind)) = (fields.get(4), fields.get(dash + 1)) {
-            if unescape(point) == path.as_os_str().as_bytes() {
-                types.push(String::from_utf8_lossy(kind).into_owned());
-            }
+        if let (Some(point), Some(kind)) = (fields.get(4), fields.get(dash + 1))
+            && unescape(point) == path.as_os_str().as_bytes()
+        {
+            types.push(String::from_utf8_lossy(kind).into_owned());
         }
     }
     types
@@ -310,21 +310,21 @@ impl Mounted {
                 Some(_) => {
                     // The name is gone at once; who has a file open may read it to its end.
                     stopping = Some(std::time::Instant::now());
-                    if is_ours(&point.path) {
-                        if let Err(e) = take_down(&point.path, true) {
-                            log::error!("{}: cannot unmount: {e}", point.path.display());
-                            break;
-                        }
+                    if is_ours(&point.path)
+                        && let Err(e) = take_down(&point.path, true)
+                    {
+                        log::error!("{}: cannot unmount: {e}", point.path.display());
+                        break;
                     }
                 }
             }
         }
         point.remove_if_created();
         log::info!("{}: unmounted", point.path.display());
-        if server.is_finished() {
-            if let Ok(Err(e)) = server.join() {
-                return Err(Error::io("the connection to the kernel failed", e));
-            }
+        if server.is_finished()
+            && let Ok(Err(e)) = server.join()
+        {
+            return Err(Error::io("the connection to the kernel failed", e));
         }
         Ok(0)
     }

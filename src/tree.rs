@@ -256,10 +256,10 @@ impl Builder {
 
     /// The folder `name` in `parent`, made if it is not there.
     fn folder(&mut self, parent: u32, name: &[u8]) -> u32 {
-        if let Some(Target::Node(node)) = self.entries(parent).and_then(|e| e.get(name)).copied() {
-            if matches!(self.nodes.get(node as usize), Some(Pending::Folder(_))) {
-                return node;
-            }
+        if let Some(Target::Node(node)) = self.entries(parent).and_then(|e| e.get(name)).copied()
+            && matches!(self.nodes.get(node as usize), Some(Pending::Folder(_)))
+        {
+            return node;
         }
         let node = self.new_node(Pending::default());
         self.put(parent, name, Target::Node(node));

@@ -259,7 +259,9 @@ impl Builder {
                     .checked_mul(bytes)
                     .map(|whole| match &spec.dtype {
                         // Sub-byte elements may end inside a group; ggml blocks are always whole.
-                        DType::Coded(codec) if codec.ggml.is_none() && elements % per_block != 0 => packed_bytes(elements, per_block, bytes).unwrap_or(whole),
+                        DType::Coded(codec) if codec.ggml.is_none() && !elements.is_multiple_of(per_block) => {
+                            packed_bytes(elements, per_block, bytes).unwrap_or(whole)
+                        }
                         _ => whole,
                     })
                     .filter(|bytes| *bytes <= i64::MAX as u64)
@@ -270,7 +272,7 @@ impl Builder {
         if spec.dtype.is_block() {
             let (per_block, _) = spec.dtype.block().unwrap_or((1, 1));
             let row = spec.stored_shape.unwrap_or(spec.shape).last().copied().unwrap_or(1);
-            if row % per_block != 0 {
+            if !row.is_multiple_of(per_block) {
                 return Err(format!("its rows have {row} elements, expected a multiple of {per_block} for {}", spec.dtype));
             }
         }

@@ -184,7 +184,7 @@ fn add_tensors(source: &Arc<Source>, id: SourceId, header: &Header, builder: &mu
         let offset = header.data_start.checked_add(info.offset);
         if offset.is_none() {
             builder.tensor_issue(id, name, format!("its offset {} is larger than 2^63", info.offset), "listed without files");
-        } else if info.offset % header.alignment != 0 {
+        } else if !info.offset.is_multiple_of(header.alignment) {
             builder.tensor_issue(id, name, format!("its offset {} is no multiple of general.alignment {}", info.offset, header.alignment), "served from there");
         }
         if info.dims.len() > GGML_MAX_DIMS {

@@ -138,13 +138,11 @@ pub(super) fn open_index(opening: &Opening, index: &Index, builder: &mut Builder
     Ok(())
 }
 
+/// Gives the shard in which an index places a tensor.
+type Home<'a> = dyn Fn(&[u8]) -> Option<&'a str> + 'a;
+
 /// Opens shards by name; `home` gives the shard in which the index places a tensor, if there is an index.
-pub(super) fn open_shards<'a>(
-    opening: &Opening,
-    names: impl Iterator<Item = &'a [u8]>,
-    home: Option<&dyn Fn(&[u8]) -> Option<&'a str>>,
-    builder: &mut Builder,
-) -> Result<()> {
+pub(super) fn open_shards<'a>(opening: &Opening, names: impl Iterator<Item = &'a [u8]>, home: Option<&Home<'a>>, builder: &mut Builder) -> Result<()> {
     let mut count = 0u64;
     for name in names {
         let mut unlisted = Vec::new();

@@ -38,7 +38,7 @@ fn sniff(head: &Head<'_>) -> bool {
     let Some((len, json)) = head.bytes.split_first_chunk::<8>() else { return false };
     let len = u64::from_le_bytes(*len);
     let first = json.iter().find(|b| !b.is_ascii_whitespace());
-    len >= 2 && len < 1 << 40 && first == Some(&b'{')
+    (2..1 << 40).contains(&len) && first == Some(&b'{')
 }
 
 fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {

@@ -50,6 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::unwrap_used, reason = "a test")]
     fn is_what_numpy_writes() {
         // np.save(f, np.zeros((3, 4), '<f4')) and friends, NumPy 2.4.
         let header_of = |descr, order, shape: &[u64]| String::from_utf8(header(descr, order, shape)[10..].to_vec()).unwrap();

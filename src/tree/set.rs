@@ -180,10 +180,10 @@ impl Set {
     }
 
     pub(super) fn lookup(&self, view: View, folder: u32, name: &[u8]) -> Option<Ino> {
-        if let Some(folder) = self.names.folder_named(folder, name) {
-            if self.names.folder(folder).views & view.bit() != 0 {
-                return Some(self.folder_ino(view, folder));
-            }
+        if let Some(folder) = self.names.folder_named(folder, name)
+            && self.names.folder(folder).views & view.bit() != 0
+        {
+            return Some(self.folder_ino(view, folder));
         }
         let dot = name.iter().rposition(|b| *b == b'.')?;
         let tensor = self.catalog.tensor(self.names.find(&self.catalog, folder, &name[..dot])?)?;
