@@ -53,6 +53,7 @@ pub struct Builder {
     catalog: Catalog,
     regions: Vec<Region>,
     sharing_is_normal: bool,
+    names_may_repeat: bool,
     more_issues: u64,
     dropped: bool,
     /// Rows that come after all others: a shard index says that another shard's tensor of that name is the one meant.
@@ -77,12 +78,17 @@ impl Builder {
             issues: Vec::new(),
             endian: Endian::Little,
         };
-        Self { catalog, regions: Vec::new(), sharing_is_normal: false, more_issues: 0, dropped: false, later: Vec::new(), ties: HashSet::new() }
+        Self { catalog, regions: Vec::new(), sharing_is_normal: false, names_may_repeat: false, more_issues: 0, dropped: false, later: Vec::new(), ties: HashSet::new() }
     }
 
     /// Says that tensors which share bytes are nothing unusual in this format.
     pub fn sharing_is_normal(&mut self) {
         self.sharing_is_normal = true;
+    }
+
+    /// Says that equal names are nothing unusual in this format, which reports by itself those that are.
+    pub fn names_may_repeat(&mut self) {
+        self.names_may_repeat = true;
     }
 
     /// Sets the container's byte order.
@@ -251,6 +257,9 @@ impl Builder {
     /// The number of elements and the bytes of a tensor, or what is wrong with it.
     fn place(&self, spec: &Spec<'_>) -> std::result::Result<(u64, Option<Extent>), String> {
         let elements = product(spec.shape).ok_or_else(|| format!("the product of its shape {:?} is larger than 2^63", spec.shape))?;
+        if elements == 0 && !numpy_can_hold(spec) {
+            return Err(format!("its shape {:?} is too large for NumPy even though it is empty", spec.shape));
+        }
         let Some(offset) = spec.offset else { return Ok((elements, None)) };
         let needed = match spec.dtype.block() {
             Some((per_block, bytes)) => Some(
@@ -304,7 +313,9 @@ impl Builder {
             self.catalog.rows.push(row);
         }
         self.duplicate_keys();
-        self.duplicate_names();
+        if !self.names_may_repeat {
+            self.duplicate_names();
+        }
         self.shared_and_overlapping();
         self.holes();
         if self.more_issues > 0 {
@@ -436,6 +447,13 @@ fn end(extent: Extent) -> u64 {
 /// Bytes of `elements` packed sub-byte elements, of which `per_block` take `bytes`.
 fn packed_bytes(elements: u64, per_block: u64, bytes: u64) -> Option<u64> {
     Some(elements.checked_mul(bytes)?.div_ceil(per_block))
+}
+
+/// NumPy multiplies the dimensions that are not zero, and the bytes of an element, and wants less than 2^63 even of an empty array.
+fn numpy_can_hold(spec: &Spec<'_>) -> bool {
+    let element = spec.dtype.block().map_or(8, |(elements, bytes)| bytes.div_ceil(elements).max(8));
+    let bytes = spec.shape.iter().filter(|d| **d != 0).try_fold(element, |product, dimension| product.checked_mul(*dimension));
+    bytes.is_some_and(|bytes| bytes <= i64::MAX as u64)
 }
 
 /// The product of a shape, at most 2^63 - 1; a zero anywhere makes it 0.

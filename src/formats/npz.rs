@@ -3,6 +3,7 @@
 //! A stored member's elements are a run of the archive itself. A compressed one becomes a source of its own that is decompressed when it is first read; when the
 //! archive is opened, no more of it is decompressed than its header. Sums are not checked then either.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStringExt;
@@ -77,12 +78,18 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     if let Some(what) = directory.wrong_count(&members) {
         builder.issue(builder.path(archive), what, "the directory is used");
     }
+    // The arrays `a` and `a.npy` of one archive are both called `a`; only a member that is there twice is a fault.
+    builder.names_may_repeat();
+    let mut names = HashSet::with_capacity(members.len());
     let mut ranges = Vec::new();
     for (index, entry) in members.iter().enumerate() {
         if entry.name.ends_with(b"/") && entry.place.len == 0 {
             continue; // a folder
         }
         let place = |builder: &Builder| zip::place(&builder.path(archive), entry.name);
+        if !names.insert(entry.name) {
+            builder.issue(place(builder), "the name occurs more than once", "served beside the first under a name with ~2");
+        }
         match Array::find(&main, &directory, &entry) {
             Ok(array) => {
                 if let Some(other) = &array.located.other_name {
