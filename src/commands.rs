@@ -129,8 +129,8 @@ fn describe(out: &mut Vec<u8>, set: &Set, tensor: Tensor<'_>) {
     if let Some(row) = mount_tensors::render::row_bytes(tensor) {
         line("row bytes", &row.to_string());
     }
-    if let Some(data) = tensor.data() {
-        line("bytes", &data.len().to_string());
+    if let Some(bytes) = tensor.bytes() {
+        line("bytes", &bytes.to_string());
     }
     if let Some(first) = tensor.shares() {
         line("shares", &String::from_utf8_lossy(first.name()));
