@@ -215,6 +215,27 @@ impl Builder {
         self.catalog.sides.push(side);
     }
 
+    /// What was added so far, unchecked as a whole.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Gives a tensor logical values that are computed from several tensors; the shape that it had becomes the stored one.
+    ///
+    /// # Errors
+    /// The shapes together are too long.
+    pub fn set_scheme(&mut self, index: u32, shape: &[u64], scheme: Arc<Scheme>) -> Result<()> {
+        let Some(elements) = product(shape) else { return Ok(()) };
+        let span = self.span_of_shape(shape)?;
+        if let Some(row) = self.catalog.rows.get_mut(index as usize) {
+            let stored = std::mem::replace(&mut row.shape, span);
+            row.stored_shape = (stored.of(&self.catalog.dimensions) != shape).then_some(stored);
+            row.elements = elements;
+            row.scheme = Some(scheme);
+        }
+        Ok(())
+    }
+
     /// How many tensors were added so far.
     pub fn len(&self) -> usize {
         self.catalog.rows.len()
