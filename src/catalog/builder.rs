@@ -379,7 +379,11 @@ impl Builder {
             let later: HashSet<u32> = std::mem::take(&mut self.later).into_iter().collect();
             let rows = std::mem::take(&mut self.catalog.rows);
             let (first, last): (Vec<_>, Vec<_>) = (0u32..).zip(rows).partition(|(index, _)| !later.contains(index));
+            let moved: HashMap<u32, u32> = first.iter().chain(&last).map(|(index, _)| *index).zip(0u32..).collect();
             self.catalog.rows = first.into_iter().chain(last).map(|(_, row)| row).collect();
+            for row in &mut self.catalog.rows {
+                row.shares = row.shares.and_then(|index| moved.get(&index).copied());
+            }
         }
         self.duplicate_keys();
         if !self.names_may_repeat {
