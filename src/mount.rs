@@ -187,8 +187,9 @@ fn is_ours(path: &Path) -> bool {
     mounts_at(path).last().is_some_and(|kind| kind == TYPE)
 }
 
+/// Whether the server of a mount is gone. Not by stat: the kernel keeps the attributes of the root for as long as it is told to, also after that.
 fn is_dead(path: &Path) -> bool {
-    std::fs::metadata(path).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+    sys::ask(path).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }
 
 /// Detaches what a killed server of this program left behind; never touches a live mount or somebody else's.
