@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -147,20 +148,28 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     Ok(std::fs::canonicalize(parent).map_or_else(|_| absolute.clone(), |parent| parent.join(name)))
 }
 
-/// The types of the mounts at a path, the topmost last.
-fn mounts_at(path: &Path) -> Vec<String> {
+/// One mount of the mount table.
+struct Entry {
+    /// The device number, which no two live mounts share.
+    device: Vec<u8>,
+    /// The file system type.
+    kind: Vec<u8>,
+}
+
+/// The mounts at a path, the topmost last.
+fn mounts_at(path: &Path) -> Vec<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut types = Vec::new();
+    let mut mounts = Vec::new();
     for line in table.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
         let Some(dash) = fields.iter().position(|f| *f == b"-") else { continue };
-        if let (Some(point), Some(kind)) = (fields.get(4), fields.get(dash + 1))
+        if let (Some(device), Some(point), Some(kind)) = (fields.get(2), fields.get(4), fields.get(dash + 1))
             && unescape(point) == path.as_os_str().as_bytes()
         {
-            types.push(String::from_utf8_lossy(kind).into_owned());
+            mounts.push(Entry { device: device.to_vec(), kind: kind.to_vec() });
         }
     }
-    types
+    mounts
 }
 
 /// Undoes the octal escapes of /proc/self/mountinfo (`\040` is a blank).
@@ -184,7 +193,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 fn is_ours(path: &Path) -> bool {
-    mounts_at(path).last().is_some_and(|kind| kind == TYPE)
+    mounts_at(path).last().is_some_and(|top| top.kind == TYPE.as_bytes())
 }
 
 /// Whether the server of a mount is gone. Not by stat: the kernel keeps the attributes of the root for as long as it is told to, also after that.
@@ -273,6 +282,8 @@ struct Mounted {
     session: Session<Adapter>,
     opened: OpenedInodes,
     signals: Signals,
+    /// Its device number in the mount table.
+    device: Option<Vec<u8>>,
 }
 
 impl Mounted {
@@ -303,15 +314,16 @@ impl Mounted {
         let session = Session::new(adapter, &point.path, &config).map_err(|e| refused(e, &point.path, args))?;
         let others = if args.allow_other { "others may enter" } else { "nobody else may enter" };
         log::info!("{}: mounted, owned by user {}, {others}", point.path.display(), owner.uid);
-        Ok(Self { fs, session, opened, signals })
+        let device = mounts_at(&point.path).pop().map(|top| top.device);
+        Ok(Self { fs, session, opened, signals, device })
     }
 
     /// Serves until it is unmounted or told to stop.
     fn serve(self, point: MountPoint) -> Result<u8> {
-        let Self { fs, session, opened, signals } = self;
+        let Self { fs, session, opened, signals, device } = self;
         let notifier = session.notifier();
         let server = std::thread::Builder::new().name("serve".to_string()).spawn(move || {
-            let ended = session.run();
+            let ended = run_to_the_end(session);
             // Wakes the thread that waits for signals.
             sys::signal_self();
             ended
@@ -336,7 +348,8 @@ impl Mounted {
                 Some(_) => {
                     // The name is gone at once; who has a file open may read it to its end.
                     stopping = Some(std::time::Instant::now());
-                    if is_ours(&point.path)
+                    // Another server may have taken the place meanwhile (--replace).
+                    if mounts_at(&point.path).last().is_some_and(|top| Some(&top.device) == device.as_ref())
                         && let Err(e) = take_down(&point.path, true)
                     {
                         log::error!("{}: cannot unmount: {e}", point.path.display());
@@ -354,6 +367,14 @@ impl Mounted {
         }
         Ok(0)
     }
+}
+
+/// Runs a session until it is unmounted, and leaves the mount point alone after that. By itself fuser 0.18 would unmount it once more at the end: it takes a
+/// device that polls as disconnected for one that is mounted, and so takes away what lies below, or what was mounted there meanwhile.
+fn run_to_the_end(session: Session<Adapter>) -> std::io::Result<()> {
+    let mut running = ManuallyDrop::new(session.spawn()?);
+    let thread = std::mem::replace(&mut running.guard, std::thread::spawn(|| Ok(())));
+    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread that talks to the kernel has panicked")))
 }
 
 /// Checks that the FUSE device can be opened, since its absence has causes and cures of its own.
