@@ -34,10 +34,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<u8> {
     let fs = Fs::new(branches, args.views.unwrap_or(Views::ALL));
     tell_issues(&fs, args.strict)?;
     let greeting = greeting(&fs, Path::new(mountpoint));
-    let point = MountPoint::prepare(Path::new(mountpoint), args)?;
+    let mut point = MountPoint::prepare(Path::new(mountpoint), args)?;
     let title = title(sources);
     if args.foreground {
-        let mounted = Mounted::new(fs, &point, &title, args)?;
+        let mounted = Mounted::new(fs, &mut point, &title, args)?;
         greet(&greeting);
         return mounted.serve(point);
     }
@@ -123,7 +123,14 @@ impl MountPoint {
             }
             detach(&path)?;
         }
-        let mut entries = std::fs::read_dir(&path).map_err(|e| Error::io("cannot list the mount point", e).in_file(given))?;
+        let mut entries = match std::fs::read_dir(&path) {
+            // The server that was just unmounted has removed the folder that it had made.
+            Err(e) if args.replace && e.kind() == std::io::ErrorKind::NotFound => {
+                std::fs::create_dir(&path).map_err(|e| Error::io("cannot create the mount point", e).in_file(given))?;
+                return Ok(Self { path, created: true });
+            }
+            other => other.map_err(|e| Error::io("cannot list the mount point", e).in_file(given))?,
+        };
         if !args.allow_non_empty && entries.next().is_some() {
             return Err(refuse("is a folder that is not empty").hint("--allow-non-empty hides what is in it while mounted"));
         }
@@ -287,7 +294,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn new(fs: Fs, point: &MountPoint, title: &str, args: &MountArgs) -> Result<Self> {
+    fn new(fs: Fs, point: &mut MountPoint, title: &str, args: &MountArgs) -> Result<Self> {
         let signals = Signals::block();
         let (uid, gid) = sys::ids();
         let owner = Ownership { uid: args.uid.unwrap_or(uid), gid: args.gid.unwrap_or(gid), umask: args.umask.unwrap_or(0) };
@@ -309,9 +316,16 @@ impl Mounted {
         config.n_threads = Some(std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)));
         config.clone_fd = true;
         let fs = Arc::new(fs);
-        let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner);
         device()?;
-        let session = Session::new(adapter, &point.path, &config).map_err(|e| refused(e, &point.path, args))?;
+        let (session, opened) = loop {
+            let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner);
+            match Session::new(adapter, &point.path, &config) {
+                Ok(session) => break (session, opened),
+                // The server that was replaced has removed the folder that it had made just now; once something is mounted there it cannot.
+                Err(_) if args.replace && std::fs::create_dir(&point.path).is_ok() => point.created = true,
+                Err(e) => return Err(refused(e, &point.path, args)),
+            }
+        };
         let others = if args.allow_other { "others may enter" } else { "nobody else may enter" };
         log::info!("{}: mounted, owned by user {}, {others}", point.path.display(), owner.uid);
         let device = mounts_at(&point.path).pop().map(|top| top.device);
@@ -408,7 +422,7 @@ fn refused(error: std::io::Error, point: &Path, args: &MountArgs) -> Error {
 }
 
 /// Mounts in a child process; returns when the mount answers.
-fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
+fn in_background(fs: Fs, mut point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
     let (mut from_child, mut to_parent) = std::io::pipe().map_err(|e| Error::io("cannot make a pipe", e))?;
     let fork = sys::fork().map_err(|e| Error::io("cannot start the server", e))?;
     if let Fork::Parent(child) = fork {
@@ -440,7 +454,7 @@ fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs, greet
         // A parent that was killed has nobody to tell.
         let _ = to_parent.write_all(text.as_bytes());
     };
-    let mounted = match Mounted::new(fs, &point, title, args) {
+    let mounted = match Mounted::new(fs, &mut point, title, args) {
         Ok(mounted) => mounted,
         Err(e) => {
             point.remove_if_created();
