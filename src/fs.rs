@@ -285,10 +285,10 @@ impl Fs {
         Totals { bytes: containers.map(|(_, source)| source.len()).fold(0, u64::saturating_add), files: self.tree.count() }
     }
 
-    /// What has become of the sources: true if any was cut or rewritten.
-    pub fn any_source_changed(&self) -> bool {
+    /// What has become of each source.
+    pub fn health(&self) -> Vec<Health> {
         let sources = self.tree.sets().iter().flat_map(|set| set.catalog().sources());
-        sources.into_iter().any(|source| !source.is_member() && source.health() != Health::Same)
+        sources.filter(|source| !source.is_member()).map(|source| source.health()).collect()
     }
 }
 

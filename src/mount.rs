@@ -344,7 +344,8 @@ impl Mounted {
         });
         let server = server.map_err(|e| Error::io("cannot start a thread", e))?;
         let mut stopping: Option<std::time::Instant> = None;
-        let mut changed = false;
+        // Any later change counts as well: of another source, or of one that was cut and is rewritten now.
+        let mut health = fs.health();
         while !server.is_finished() {
             match signals.wait(Duration::from_secs(1)) {
                 None if stopping.is_some_and(|since| since.elapsed() > GRACE) => {
@@ -352,8 +353,9 @@ impl Mounted {
                     break;
                 }
                 None => {
-                    if !changed && fs.any_source_changed() {
-                        changed = true;
+                    let now = fs.health();
+                    if now != health {
+                        health = now;
                         opened.invalidate_changed(&fs, &notifier);
                     }
                 }
