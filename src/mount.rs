@@ -124,8 +124,8 @@ impl MountPoint {
             detach(&path)?;
         }
         let mut entries = match std::fs::read_dir(&path) {
-            // The server that was just unmounted has removed the folder that it had made.
-            Err(e) if args.replace && e.kind() == std::io::ErrorKind::NotFound => {
+            // A server that was unmounted just now has removed the folder that it had made.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 std::fs::create_dir(&path).map_err(|e| Error::io("cannot create the mount point", e).in_file(given))?;
                 return Ok(Self { path, created: true });
             }
@@ -321,8 +321,8 @@ impl Mounted {
             let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner);
             match Session::new(adapter, &point.path, &config) {
                 Ok(session) => break (session, opened),
-                // The server that was replaced has removed the folder that it had made just now; once something is mounted there it cannot.
-                Err(_) if args.replace && std::fs::create_dir(&point.path).is_ok() => point.created = true,
+                // A server that was unmounted just now has removed the folder that it had made; once something is mounted there it cannot.
+                Err(_) if std::fs::create_dir(&point.path).is_ok() => point.created = true,
                 Err(e) => return Err(refused(e, &point.path, args)),
             }
         };
