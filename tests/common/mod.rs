@@ -113,6 +113,21 @@ pub(crate) fn run(command: &mut Command) -> Done {
     start(command).finish(LIMIT)
 }
 
+/// Runs a command that unmounts, which must be silent and good. A child that another test is starting just now has every open file of this process until it
+/// becomes another program, so that a mount may be busy for a moment without anybody using it.
+#[track_caller]
+pub(crate) fn until_not_busy(command: &mut Command) {
+    let started = Instant::now();
+    loop {
+        let done = run(command);
+        if !(done.err.contains("busy") && started.elapsed() < Duration::from_secs(3)) {
+            assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A command that goes on while the test does.
 pub(crate) struct Running {
     child: std::process::Child,
@@ -289,6 +304,12 @@ impl Place {
         eventually("every mount and server of the test is gone", Duration::from_secs(15), || self.mounts().is_empty() && self.servers().is_empty());
     }
 
+    /// Unmounts with `-u`, which must be silent and good.
+    #[track_caller]
+    pub(crate) fn unmount(&self, point: impl AsRef<OsStr>) {
+        until_not_busy(self.program().arg("-u").arg(point));
+    }
+
     /// A fixture copied here, a file or a folder, under the name given.
     pub(crate) fn copy(&self, from: &str, name: impl AsRef<Path>) -> PathBuf {
         let to = self.path(name);
@@ -385,8 +406,7 @@ impl Mounted {
     /// Unmounts with `-u`, which must be silent and good, and waits for the server to end.
     #[track_caller]
     pub(crate) fn unmount(self) {
-        let done = run(self.place.program().arg("-u").arg(&self.point));
-        assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+        self.place.unmount(&self.point);
         self.place.all_over();
     }
 }

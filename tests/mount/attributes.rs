@@ -93,7 +93,7 @@ fn attributes_are_right_and_stay_the_same() {
     let again: Vec<_> = paths.iter().map(|path| looks(&mounted.path(path))).collect();
     assert_eq!(again, first);
     let Mounted { place, point } = mounted;
-    run(place.program().arg("-u").arg(&point)).good();
+    place.unmount(&point);
     place.all_over();
     let mounted = Mounted::at(place, &source, &[]);
     let again: Vec<_> = paths.iter().map(|path| looks(&mounted.path(path))).collect();

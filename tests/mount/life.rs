@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Mounted, PROGRAM, Place, Running, errno, eventually, fixture, fuse_is_here, has_tool, is_root, posix, run, start, text};
+use crate::common::{Mounted, PROGRAM, Place, Running, errno, eventually, fixture, fuse_is_here, has_tool, is_root, posix, run, start, text, until_not_busy};
 
 const SHORT: Duration = Duration::from_secs(8);
 
@@ -118,7 +118,7 @@ fn every_way_to_unmount_ends_the_server() {
         }
         let place = Place::new();
         let server = foreground(&place, "made");
-        run(Command::new(tool).args(options).arg(place.path("made"))).good();
+        until_not_busy(Command::new(tool).args(options).arg(place.path("made")));
         let done = server.finish(SHORT);
         assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{tool} {options:?}");
         assert!(!place.path("made").exists());
@@ -166,7 +166,7 @@ fn the_same_command_heals_the_mount_of_a_killed_server_and_says_so_in_one_line()
     // -u takes a dead mount away as well.
     posix::kill(place.server(), libc::SIGKILL);
     eventually("the killed server is gone", SHORT, || place.servers().is_empty());
-    run(place.program().arg("-u").arg(&point)).good();
+    place.unmount(&point);
     place.all_over();
 }
 
@@ -218,7 +218,7 @@ fn a_server_that_was_replaced_leaves_its_successor_alone() {
 }
 
 #[test]
-fn replacing_again_and_again_works_whoever_removes_the_folder() {
+fn mounting_again_at_once_works_whoever_removes_the_folder() {
     if !fuse_is_here() {
         return;
     }
@@ -229,6 +229,12 @@ fn replacing_again_and_again_works_whoever_removes_the_folder() {
         assert_eq!(mounted.place.mounts().len(), 1);
     }
     eventually("only the last server is left", SHORT, || mounted.place.servers().len() == 1);
+    // Nor does it matter that -u returns before the server has removed the folder.
+    for _ in 0..20 {
+        mounted.place.unmount(&mounted.point);
+        run(mounted.place.program().arg(tiny()).arg(&mounted.point)).good();
+        assert!(text(mounted.path("info.json")).starts_with('{'));
+    }
     mounted.unmount();
 }
 
@@ -249,7 +255,7 @@ fn a_mount_of_somebody_else_is_never_touched() {
     assert_eq!(text(point.join("file")), "theirs");
     run(place.program().args(["--replace", "--allow-non-empty"]).arg(tiny()).arg(&point)).good();
     assert!(point.join("info.json").is_file());
-    run(place.program().arg("-u").arg(&point)).good();
+    place.unmount(&point);
     assert_eq!(text(point.join("file")), "theirs");
     eventually("only the other mount is left", SHORT, || place.servers().is_empty() && place.mounts().len() == 1);
 }
@@ -283,7 +289,7 @@ fn the_server_holds_nothing_that_it_has_inherited() {
     let stat = text(format!("/proc/{server}/stat"));
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     assert_eq!((fields[3], fields[4]), (server.to_string().as_str(), "0"), "a session of its own, without a terminal");
-    run(place.program().arg("-u").arg(place.path("mnt"))).good();
+    place.unmount(place.path("mnt"));
     place.all_over();
 }
 
@@ -301,7 +307,7 @@ fn it_starts_under_a_terminal_that_closes_at_once() {
         assert!(text(place.path("mnt/info.json")).starts_with('{'));
         std::thread::sleep(Duration::from_millis(20));
         assert!(text(place.path("mnt/issues.json")).starts_with("[]"), "it went with its terminal");
-        run(place.program().arg("-u").arg(place.path("mnt"))).good();
+        place.unmount(place.path("mnt"));
         place.all_over();
     }
 }
@@ -313,13 +319,11 @@ fn twenty_rounds_leave_nothing_behind() {
     }
     let place = Place::new();
     let point = place.path("mnt");
-    let left = || fs::read_dir(std::env::temp_dir()).unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with("mount-tensors-")).count();
-    let _ = left();
     for round in 0..20 {
         let started = Instant::now();
         run(place.program().arg(tiny()).arg(&point)).good();
         assert!(text(point.join("info.json")).starts_with('{'));
-        run(place.program().arg("-u").arg(&point)).good();
+        place.unmount(&point);
         place.all_over();
         eventually("the mount point that was made goes", SHORT, || !point.exists());
         assert!(started.elapsed() < Duration::from_secs(10), "round {round}");
@@ -356,6 +360,6 @@ fn a_panic_costs_the_request_that_it_is_in_and_nothing_else() {
     assert!(text(place.path("mnt/tensors.json")).starts_with('['));
     assert!(text(&log).contains("injected by a test") && text(&log).contains("because of a bug"), "{}", text(&log));
     drop(file);
-    run(place.program().arg("-u").arg(place.path("mnt"))).good();
+    place.unmount(place.path("mnt"));
     place.all_over();
 }

@@ -49,7 +49,7 @@ fn mount_points_that_will_do_are_missing_or_empty_or_forced() {
     for (point, options, stays) in cases {
         run(place.program().args(options).arg(tiny()).arg(place.path(point))).good();
         assert!(place.path(point).join("info.json").is_file(), "{point}");
-        run(place.program().arg("-u").arg(place.path(point))).good();
+        place.unmount(place.path(point));
         place.all_over();
         if stays {
             assert!(place.path(point).is_dir(), "{point}");
@@ -79,7 +79,7 @@ fn relative_paths_are_those_of_the_start_folder_which_may_go_then() {
         let found = found.get(path).unwrap_or_else(|| panic!("{} is not there", path.display()));
         assert_same(&path.display().to_string(), found, bytes);
     }
-    run(place.program().arg("-u").arg(place.path("mnt"))).good();
+    place.unmount(place.path("mnt"));
     place.all_over();
 }
 
@@ -118,7 +118,7 @@ fn any_byte_may_stand_in_the_paths_of_source_and_mount() {
         assert!(point.join("raw/output_norm.weight.f32").is_file(), "{shown:?}");
         let whole = fs::read_dir(point.join("source")).unwrap().map(|e| e.unwrap().path()).find(|p| !p.ends_with("SHA256SUMS")).unwrap();
         assert!(fs::read(whole).unwrap() == fs::read(tiny()).unwrap(), "{shown:?}");
-        run(place.program().arg("-u").arg(&point)).good();
+        place.unmount(&point);
         place.all_over();
         // The same, relative and behind "--", where a leading dash is no option.
         let mut relative = place.program();
@@ -160,7 +160,7 @@ fn source_and_log_may_lie_inside_the_mount_point() {
     told.good();
     assert!(fs::read(point.join("source/m.gguf")).unwrap() == fs::read(tiny()).unwrap());
     assert!(!source.exists() && !point.join("log").exists());
-    run(place.program().arg("-u").arg(&point)).good();
+    place.unmount(&point);
     place.all_over();
     assert!(source.is_file());
     let log = text(point.join("log"));
