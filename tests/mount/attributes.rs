@@ -188,7 +188,10 @@ fn tensors_have_extended_attributes_and_nothing_else_has() {
     for path in ["raw/output_norm.weight.f32", "npy/output_norm.weight.npy", "as/raw-bf16/output_norm.weight.bf16"] {
         let path = mounted.path(path);
         let get = |key: &str| String::from_utf8(posix::getxattr(&path, &format!("user.tensor.{key}")).unwrap()).unwrap();
-        assert_eq!((get("name"), get("dtype"), get("shape"), get("source")), ("\"output_norm.weight\"".into(), "\"f32\"".into(), "[256]".into(), "\"tiny.gguf\"".into()));
+        assert_eq!(
+            (get("name"), get("dtype"), get("shape"), get("source")),
+            ("\"output_norm.weight\"".into(), "\"f32\"".into(), "[256]".into(), "\"tiny.gguf\"".into())
+        );
         assert!(get("offset").parse::<u64>().unwrap() > 0);
         let mut names = posix::listxattr(&path).unwrap();
         names.sort();

@@ -22,7 +22,15 @@ fn mount_points_that_will_not_do_are_refused_with_their_reason() {
     symlink("loop", place.path("loop")).unwrap();
     fs::create_dir(place.path("full")).unwrap();
     fs::write(place.path("full/file"), "kept").unwrap();
-    let cases = [("file", "is a file"), ("to-file", "is a file"), ("dangling", "link"), ("loop", "link"), ("full", "--allow-non-empty"), ("no/such", "no/such"), ("file/below", "file/below")];
+    let cases = [
+        ("file", "is a file"),
+        ("to-file", "is a file"),
+        ("dangling", "link"),
+        ("loop", "link"),
+        ("full", "--allow-non-empty"),
+        ("no/such", "no/such"),
+        ("file/below", "file/below"),
+    ];
     for (point, reason) in cases {
         for options in [&[][..], &["-f"]] {
             let refused = run(place.program().args(options).arg(tiny()).arg(place.path(point))).refused();

@@ -35,9 +35,6 @@ fn listing_and_measuring_tools() {
             for file in &files {
                 let (apparent, used) = (first(tool("du", &["-b"], file)), first(tool("du", &["-B512"], file)));
                 assert_eq!(used, apparent.div_ceil(512), "{}", file.display());
-                if files.len() > 60 && apparent % 3 != 0 {
-                    continue;
-                }
             }
             let (apparent, used) = (first(tool("du", &["-sb"], &mounted.point)), first(tool("du", &["-s", "-B1"], &mounted.point)));
             assert!(used >= apparent && used - apparent <= 512 * paths.len() as u64, "du -sb {apparent}, du -s {used}");
@@ -119,9 +116,6 @@ fn reading_tools() {
         }
     }
     if has_tool("sha256sum") {
-        for entry in fs::read_dir(fixture("safetensors/good/model")).unwrap().map(|e| e.unwrap().path()).take(1) {
-            assert!(entry.exists());
-        }
         let model = Mounted::new(fixture("safetensors/good/model"));
         let sums = run(Command::new("sha256sum").args(["-c", "--strict", "SHA256SUMS"]).current_dir(model.path("source"))).good();
         assert!(sums.lines().count() >= 3 && sums.lines().all(|line| line.ends_with(": OK")), "{sums}");

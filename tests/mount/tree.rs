@@ -62,7 +62,12 @@ fn degraded_containers_mount_and_say_what_is_wrong() {
     if !fuse_is_here() {
         return;
     }
-    for source in ["gguf/degraded/unknown_type.gguf", "gguf/degraded/split_missing/split-00001-of-00003.gguf", "safetensors/degraded/index_missing_shard", "npz/degraded/not_npy.npz"] {
+    for source in [
+        "gguf/degraded/unknown_type.gguf",
+        "gguf/degraded/split_missing/split-00001-of-00003.gguf",
+        "safetensors/degraded/index_missing_shard",
+        "npz/degraded/not_npy.npz",
+    ] {
         same_as_export(&fixture(source));
         let place = Place::new();
         let point = place.path("mnt");
@@ -103,11 +108,7 @@ fn every_file_and_folder_is_as_cat_and_ls_say() {
                 use std::os::unix::fs::MetadataExt;
                 let entry = entry.unwrap();
                 let (name, meta) = (entry.file_name().into_string().unwrap(), entry.metadata().unwrap());
-                if meta.is_dir() {
-                    format!("dr-xr-xr-x {} 0 {name}/", meta.nlink())
-                } else {
-                    format!("-r--r--r-- {} {} {name}", meta.nlink(), meta.len())
-                }
+                if meta.is_dir() { format!("dr-xr-xr-x {} 0 {name}/", meta.nlink()) } else { format!("-r--r--r-- {} {} {name}", meta.nlink(), meta.len()) }
             })
             .collect();
         expected.sort_by_key(|line| line.rsplit(' ').next().unwrap().trim_end_matches('/').to_string());
@@ -204,7 +205,8 @@ fn several_sources_are_folders_and_the_shards_of_one_set_count_once() {
     let named = |name: &str, path: &str| -> std::ffi::OsString { [name, "=", fixture(path).to_str().unwrap()].concat().into() };
     let of = |path: &str| fixture(path).into_os_string();
 
-    let (tops, single, title) = mount(&[of("gguf/good/tiny.gguf"), of("safetensors/good/model"), snapshot.clone().into_os_string(), named("mine", "gguf/good/lora.gguf")]);
+    let (tops, single, title) =
+        mount(&[of("gguf/good/tiny.gguf"), of("safetensors/good/model"), snapshot.clone().into_os_string(), named("mine", "gguf/good/lora.gguf")]);
     assert_eq!((tops, single), (["acme--tiny", "mine", "model", "tiny"].map(str::to_string).to_vec(), false));
     assert_eq!(title, "4-sources");
     let (tops, single, _) = mount(&[of("gguf/good/split/split-00003-of-00003.gguf"), of("gguf/good/split/split-00001-of-00003.gguf")]);
