@@ -48,12 +48,18 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     }
     let name = String::from_utf8_lossy(opening.file_name()).into_owned();
     match super::numbered_name(&name, ".safetensors") {
-        Some((prefix, _, of)) if of > 1 => {
+        // A file that the index of its own set leaves out is a container of its own.
+        Some((prefix, _, of)) if of > 1 && !hf_index::any_index_names(opening, &|shard| is_of_set(shard, prefix, of)) => {
             let names: Vec<String> = (1..=of).map(|n| format!("{prefix}-{n:05}-of-{of:05}.safetensors")).collect();
             hf_index::open_shards(opening, names.iter().map(|n| n.as_bytes()), None, builder)
         }
         _ => read(&main, builder, &mut Shards { elsewhere: &mut |_| false }),
     }
+}
+
+/// Whether a file name is that of a shard of the set with this prefix and count.
+fn is_of_set(name: &str, prefix: &str, of: u32) -> bool {
+    super::numbered_name(name, ".safetensors").is_some_and(|(p, _, n)| p == prefix && n == of)
 }
 
 fn part(source: &Arc<Source>, builder: &mut Builder, shards: &mut Shards<'_>) -> Result<()> {
