@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::reader::Endian;
+use crate::recipe::{Elements, Scheme};
 use crate::source::{Extent, Source, SourceId};
 
 pub(crate) use builder::product;
@@ -82,14 +83,26 @@ impl Span {
     }
 }
 
+/// Where a tensor's elements are.
+#[derive(Clone)]
+pub enum Data {
+    /// They cannot be served.
+    Missing,
+    /// They lie in a source as they are.
+    Stored(Extent),
+    /// They are computed when they are read, and take this many bytes.
+    Computed(Arc<dyn Elements>, u64),
+}
+
 /// One row of the table of tensors.
-#[derive(Debug)]
 struct Row {
     name: Span,
     shape: Span,
     stored_shape: Option<Span>,
     dtype: DType,
-    data: Option<Extent>,
+    data: Data,
+    /// How its logical values come from its elements and other tensors.
+    scheme: Option<Arc<Scheme>>,
     source: SourceId,
     offset: Option<u64>,
     elements: u64,
@@ -114,6 +127,19 @@ pub struct Catalog {
     sides: Vec<SideFile>,
     issues: Vec<Issue>,
     endian: Endian,
+}
+
+impl Data {
+    fn stored(&self) -> Option<Extent> {
+        match self {
+            Self::Stored(extent) => Some(*extent),
+            _ => None,
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing)
+    }
 }
 
 /// One tensor of a catalogue.
@@ -247,9 +273,28 @@ impl<'a> Tensor<'a> {
         self.row.endian
     }
 
-    /// Its stored bytes; `None` where they cannot be served.
-    pub fn data(self) -> Option<Extent> {
-        self.row.data
+    /// Where its elements are.
+    pub fn data(self) -> &'a Data {
+        &self.row.data
+    }
+
+    /// Its stored bytes; `None` where they cannot be served or are computed.
+    pub fn stored(self) -> Option<Extent> {
+        self.row.data.stored()
+    }
+
+    /// Length of its elements in the stored type, in bytes; `None` where they cannot be served.
+    pub fn bytes(self) -> Option<u64> {
+        match &self.row.data {
+            Data::Missing => None,
+            Data::Stored(extent) => Some(extent.len()),
+            Data::Computed(_, bytes) => Some(*bytes),
+        }
+    }
+
+    /// How its logical values are computed from several tensors, if they are.
+    pub fn scheme(self) -> Option<&'a Arc<Scheme>> {
+        self.row.scheme.as_ref()
     }
 
     /// The source that holds (or should hold) its bytes.

@@ -12,7 +12,6 @@ use mount_tensors::catalog::{Catalog, Tensor};
 use mount_tensors::content::Content;
 use mount_tensors::error::{Error, Result, printable, quoted};
 use mount_tensors::fs::{Attr, Bytes, Fs, Ino, Scratch};
-use mount_tensors::source::Source;
 use mount_tensors::tree::{Set, View};
 use serde_json::json;
 
@@ -130,8 +129,8 @@ fn describe(out: &mut Vec<u8>, set: &Set, tensor: Tensor<'_>) {
     if let Some(row) = mount_tensors::render::row_bytes(tensor) {
         line("row bytes", &row.to_string());
     }
-    if let Some(data) = tensor.data() {
-        line("bytes", &data.len().to_string());
+    if let Some(bytes) = tensor.bytes() {
+        line("bytes", &bytes.to_string());
     }
     if let Some(first) = tensor.shares() {
         line("shares", &String::from_utf8_lossy(first.name()));
@@ -266,33 +265,21 @@ pub(crate) fn check(args: &CheckArgs) -> Result<u8> {
 
 /// Reads a tensor to its end and counts the finite values that f16 would make infinite.
 fn check_tensor(catalog: &Catalog, tensor: Tensor<'_>, scratch: &mut Scratch, out: &mut File) -> io::Result<()> {
-    let Some(source) = catalog.source(tensor.source()) else { return Ok(()) };
     let wide = Content::new(View::RawF32, tensor);
     let decoded = wide.is_some();
     let Some(content) = wide.or_else(|| Content::new(View::Raw, tensor)) else { return Ok(()) };
     let (mut at, mut overflows, mut largest) = (0, 0u64, 0f32);
-    let mut raw = vec![0u8; STEP as usize];
     while at < content.len() {
-        let bytes: &[u8] = match content.read(source, at, u64::from(STEP), scratch)? {
-            Bytes::Copied(bytes) => bytes,
-            Bytes::Mapped(view) => {
-                // Stored f32 or plain bytes: read with pread, since this program looks at them.
-                let len = view.for_the_kernel().len();
-                read_stored(source, &content, at, &mut raw[..len])?;
-                &raw[..len]
-            }
-        };
+        let bytes = content.read_copied(catalog.sources(), at, u64::from(STEP), scratch)?;
         if bytes.is_empty() {
             break;
         }
         at += bytes.len() as u64;
-        if decoded {
-            for value in bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])) {
-                // The smallest value that rounds to infinity in half precision is 65520.
-                if value.is_finite() && value.abs() >= 65520.0 {
-                    overflows += 1;
-                    largest = largest.max(value.abs());
-                }
+        for value in bytes.chunks_exact(4).filter(|_| decoded).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])) {
+            // The smallest value that rounds to infinity in half precision is 65520.
+            if value.is_finite() && value.abs() >= 65520.0 {
+                overflows += 1;
+                largest = largest.max(value.abs());
             }
         }
     }
@@ -300,8 +287,4 @@ fn check_tensor(catalog: &Catalog, tensor: Tensor<'_>, scratch: &mut Scratch, ou
         writeln!(out, "note: tensor {}: {overflows} finite values become infinite in f16, the largest is {largest:e}", quoted(tensor.name()))?;
     }
     Ok(())
-}
-
-fn read_stored(source: &Source, content: &Content, at: u64, out: &mut [u8]) -> io::Result<()> {
-    source.read_at(content.extent().offset() + at, out)
 }

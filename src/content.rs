@@ -5,13 +5,15 @@
 //! blocks that cover the wanted elements are decoded and trimmed at both ends.
 
 use std::io;
+use std::sync::Arc;
 
-use crate::catalog::{Order, Tensor};
+use crate::catalog::{Data, Order, Tensor};
 use crate::dtype::DType;
 use crate::quant::{self, Codec, Kind, narrow};
 use crate::reader::Endian;
-use crate::render::{npy, tensors::row_bytes};
-use crate::source::{self, Extent, Health, Source};
+use crate::recipe::{Elements, Inputs, Scheme, Values};
+use crate::render::{npy, row_bytes};
+use crate::source::{self, Extent, Health, Source, SourceId};
 use crate::tree::{Set, View};
 
 /// What decoded elements are written as.
@@ -35,18 +37,29 @@ impl Out {
 }
 
 /// Where a file's elements come from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 enum Body {
     /// Bytes as they are stored.
     Stored(Extent),
+    /// Elements of the stored type, computed on read: how, bytes of a block, and bytes of the whole.
+    Computed(Arc<dyn Elements>, u64, u64),
     /// Blocks decoded on read.
     Decoded(Decoded),
+    /// Logical values, computed on read: how, how many, and what they are written as.
+    Values(Arc<Scheme>, u64, Out),
+}
+
+/// Where blocks come from.
+#[derive(Clone)]
+enum Blocks {
+    Stored(Extent),
+    Computed(Arc<dyn Elements>),
 }
 
 /// Blocks and what becomes of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 struct Decoded {
-    extent: Extent,
+    blocks: Blocks,
     codec: &'static Codec,
     swap: bool,
     /// Elements in the file: of a packed type's last block not all are.
@@ -55,10 +68,10 @@ struct Decoded {
 }
 
 /// A file's bytes.
-#[derive(Debug)]
 pub struct Content {
     header: Vec<u8>,
     body: Body,
+    source: SourceId,
 }
 
 /// Buffers that a reader keeps from one read to the next.
@@ -105,6 +118,7 @@ fn descr(view: View, tensor: Tensor<'_>) -> Option<String> {
     let dtype = tensor.dtype();
     Some(match view {
         View::F32 => "<f4".to_string(),
+        View::Npy if tensor.scheme().is_some() => "<f4".to_string(),
         View::F16 => "<f2".to_string(),
         // As ml_dtypes writes it and jax reads it.
         View::Bf16 => "<V2".to_string(),
@@ -132,7 +146,7 @@ fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
             let stored = tensor.stored_shape().unwrap_or(tensor.shape());
             match (stored.split_last(), row_bytes(tensor)) {
                 (Some((_, outer)), Some(bytes)) => outer.iter().copied().chain([bytes]).collect(),
-                _ => vec![tensor.data().map_or(0, |data| data.len())],
+                _ => vec![tensor.bytes().unwrap_or(0)],
             }
         }
         _ => tensor.shape().to_vec(),
@@ -140,33 +154,54 @@ fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
 }
 
 fn body(view: View, tensor: Tensor<'_>) -> Option<Body> {
-    let data = tensor.data()?;
-    let stored = Some(Body::Stored(data));
+    let stored = || match tensor.data() {
+        Data::Missing => None,
+        Data::Stored(extent) => Some(Body::Stored(*extent)),
+        Data::Computed(elements, bytes) => Some(Body::Computed(Arc::clone(elements), tensor.dtype().block().map_or(1, |(_, block)| block.max(1)), *bytes)),
+    };
     let decoded = |codec: &'static Codec, elements: u64, out: Out| {
-        Some(Body::Decoded(Decoded { extent: data, codec, swap: tensor.endian() == Endian::Big, elements, out }))
+        let blocks = match tensor.data() {
+            Data::Missing => return None,
+            Data::Stored(extent) => Blocks::Stored(*extent),
+            Data::Computed(elements, _) => Blocks::Computed(Arc::clone(elements)),
+        };
+        Some(Body::Decoded(Decoded { blocks, codec, swap: tensor.endian() == Endian::Big, elements, out }))
     };
     let view = crate::tree::canonical(view, tensor);
     let out = match view {
-        View::Raw | View::Bits => return stored,
+        View::Raw | View::Bits => return stored(),
         View::F32 | View::RawF32 => Out::F32,
         View::F16 | View::RawF16 => Out::F16,
         View::Bf16 | View::RawBf16 => Out::Bf16,
+        View::Npy if tensor.scheme().is_some() => Out::F32,
         View::Npy => match tensor.dtype() {
             DType::Coded(codec) => match codec.kind {
                 Kind::Float => Out::F32,
                 Kind::Signed => Out::I8,
                 Kind::Unsigned => Out::U8,
             },
-            DType::C32 => return decoded(quant::by_name("f16")?, tensor.elements().checked_mul(2)?, Out::F32),
-            _ => return stored,
+            DType::C32 => {
+                // A pair of halves is one block of the stored type but two elements of the codec's.
+                let blocks = match tensor.data() {
+                    Data::Missing => return None,
+                    Data::Stored(extent) => Blocks::Stored(*extent),
+                    Data::Computed(pairs, _) => Blocks::Computed(Arc::new(Halves(Arc::clone(pairs)))),
+                };
+                let (codec, elements) = (quant::by_name("f16")?, tensor.elements().checked_mul(2)?);
+                return Some(Body::Decoded(Decoded { blocks, codec, swap: tensor.endian() == Endian::Big, elements, out: Out::F32 }));
+            }
+            _ => return stored(),
         },
     };
+    if let Some(scheme) = tensor.scheme() {
+        return Some(Body::Values(Arc::clone(scheme), tensor.elements(), out));
+    }
     let little = tensor.endian() == Endian::Little;
     match (tensor.dtype(), out) {
         // Behind an as/ header the stored bytes are what is wanted already.
-        (DType::Native(native), Out::F32) if native.name == "f32" && little => stored,
-        (DType::Native(native), Out::F16) if native.name == "f16" && little => stored,
-        (DType::Coded(codec), Out::Bf16) if codec.name == "bf16" && little => stored,
+        (DType::Native(native), Out::F32) if native.name == "f32" && little => stored(),
+        (DType::Native(native), Out::F16) if native.name == "f16" && little => stored(),
+        (DType::Coded(codec), Out::Bf16) if codec.name == "bf16" && little => stored(),
         (dtype, out) => decoded(dtype.codec()?, tensor.elements(), out),
     }
 }
@@ -178,19 +213,20 @@ impl Content {
             Some(descr) => npy::header(&descr, if view == View::Bits { bits_order(tensor) } else { tensor.order() }, &shape(view, tensor)),
             None => Vec::new(),
         };
-        Some(Self { header, body: body(view, tensor)? })
+        Some(Self { header, body: body(view, tensor)?, source: tensor.source() })
     }
 
     /// A file that is stored bytes and nothing else.
     pub fn stored(extent: Extent) -> Self {
-        Self { header: Vec::new(), body: Body::Stored(extent) }
+        Self { header: Vec::new(), body: Body::Stored(extent), source: extent.source() }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> u64 {
         let body = match &self.body {
             Body::Stored(extent) => extent.len(),
-            Body::Decoded(decoded) => decoded.elements.saturating_mul(decoded.out.bytes()),
+            Body::Computed(_, _, bytes) => *bytes,
+            Body::Decoded(Decoded { elements, out, .. }) | Body::Values(_, elements, out) => elements.saturating_mul(out.bytes()),
         };
         (self.header.len() as u64).saturating_add(body)
     }
@@ -200,58 +236,113 @@ impl Content {
         self.len() == 0
     }
 
-    /// The run of stored bytes behind it.
-    pub fn extent(&self) -> Extent {
-        match &self.body {
-            Body::Stored(extent) => *extent,
-            Body::Decoded(decoded) => decoded.extent,
-        }
+    /// Length of the header in front of the elements, in bytes.
+    pub fn header_len(&self) -> u64 {
+        self.header.len() as u64
     }
 
     /// Reads `size` bytes at `offset`, fewer at the end of the file.
     ///
     /// # Errors
     /// The stored bytes are gone, or the source was rewritten.
-    pub fn read<'a>(&self, source: &'a Source, offset: u64, size: u64, scratch: &'a mut Scratch) -> io::Result<Bytes<'a>> {
+    pub fn read<'a>(&self, sources: &'a [Arc<Source>], offset: u64, size: u64, scratch: &'a mut Scratch) -> io::Result<Bytes<'a>> {
         let end = offset.saturating_add(size).min(self.len());
-        if offset >= end {
-            return Ok(Bytes::Copied(&[]));
-        }
         let header = self.header.len() as u64;
-        let health = source.health();
-        if health == Health::Rewritten {
-            return Err(io::Error::other("the source was rewritten"));
-        }
-        if let (Body::Stored(extent), true) = (&self.body, offset >= header) {
+        if let (Body::Stored(extent), true) = (&self.body, header <= offset && offset < end) {
+            let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
             let run = extent.sub(offset - header, end - offset).ok_or(io::ErrorKind::InvalidInput)?;
-            if let Health::Cut(left) = health
-                && run.offset() + run.len() > left
-            {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            match source.health() {
+                Health::Rewritten => return Err(rewritten()),
+                Health::Cut(left) if run.offset() + run.len() > left => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => {}
             }
             if let Some(view) = source.view(run.offset(), run.len()) {
                 return Ok(Bytes::Mapped(view));
             }
         }
+        self.read_copied(sources, offset, size, scratch).map(Bytes::Copied)
+    }
+
+    /// The same, always through the scratch buffer: for callers that look at the bytes.
+    ///
+    /// # Errors
+    /// The stored bytes are gone, or the source was rewritten.
+    pub fn read_copied<'a>(&self, sources: &[Arc<Source>], offset: u64, size: u64, scratch: &'a mut Scratch) -> io::Result<&'a [u8]> {
+        let end = offset.saturating_add(size).min(self.len());
         scratch.out.clear();
+        if offset >= end {
+            return Ok(&scratch.out);
+        }
+        let header = self.header.len() as u64;
         if offset < header {
             let stop = end.min(header);
             scratch.out.extend_from_slice(&self.header[offset as usize..stop as usize]);
         }
         let (from, to) = (offset.max(header) - header, end.max(header) - header);
         if from < to {
+            let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
+            if source.health() == Health::Rewritten {
+                return Err(rewritten());
+            }
+            let inputs = Inputs::new(sources);
             match &self.body {
                 Body::Stored(extent) => {
-                    let run = extent.sub(from, to - from).ok_or(io::ErrorKind::InvalidInput)?;
                     let start = scratch.out.len();
-                    scratch.out.resize(start + run.len() as usize, 0);
-                    source.read_at(run.offset(), &mut scratch.out[start..])?;
+                    scratch.out.resize(start + (to - from) as usize, 0);
+                    inputs.read(*extent, from, &mut scratch.out[start..])?;
                 }
-                Body::Decoded(decoded) => decoded.read(source, from, to, scratch)?,
+                Body::Computed(elements, block, bytes) => {
+                    let first = from / block;
+                    let whole = to.div_ceil(*block) * block - first * block;
+                    let Scratch { packed, out, .. } = scratch;
+                    packed.clear();
+                    packed.resize(whole.min(bytes - first * block) as usize, 0);
+                    elements.read(inputs, first, packed)?;
+                    let skip = (from - first * block) as usize;
+                    out.extend_from_slice(&packed[skip..skip + (to - from) as usize]);
+                }
+                Body::Decoded(decoded) => decoded.read(inputs, from, to, scratch)?,
+                Body::Values(scheme, _, out) => read_values(&*scheme.values, *out, inputs, from, to, scratch)?,
             }
         }
-        Ok(Bytes::Copied(&scratch.out))
+        Ok(&scratch.out)
     }
+}
+
+/// The halves of complex numbers that are computed as pairs.
+struct Halves(Arc<dyn Elements>);
+
+impl Elements for Halves {
+    fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
+        let skip = (first % 2) as usize * 2;
+        let mut pairs = vec![0; (skip + out.len()).next_multiple_of(4)];
+        self.0.read(inputs, first / 2, &mut pairs)?;
+        out.copy_from_slice(&pairs[skip..skip + out.len()]);
+        Ok(())
+    }
+}
+
+fn rewritten() -> io::Error {
+    io::Error::other("the source was rewritten")
+}
+
+/// Appends the computed values from byte `from` to byte `to` to the output buffer.
+fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
+    let Scratch { floats, narrow, out, .. } = scratch;
+    let size = kind.bytes();
+    let (mut first, last) = (from / size, to.div_ceil(size));
+    while first < last {
+        let count = (last - first).min(STEP as u64);
+        floats.clear();
+        floats.resize(count as usize, 0.0);
+        values.read(inputs, first, floats)?;
+        let bytes = convert(kind, floats, narrow);
+        let start = first * size;
+        let (a, b) = (from.max(start) - start, to.min(start + bytes.len() as u64) - start);
+        out.extend_from_slice(&bytes[a as usize..b as usize]);
+        first += count;
+    }
+    Ok(())
 }
 
 /// Bits of a Fortran-ordered tensor stay in that order if every element has its own bytes.
@@ -264,7 +355,7 @@ fn bits_order(tensor: Tensor<'_>) -> Order {
 
 impl Decoded {
     /// Appends the decoded bytes from `from` to `to` to the output buffer.
-    fn read(&self, source: &Source, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
+    fn read(&self, inputs: Inputs<'_>, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
         let Scratch { packed, floats, narrow, out } = scratch;
         let (per_block, block_bytes) = (self.codec.elements as u64, self.codec.bytes as u64);
         let size = self.out.bytes();
@@ -272,12 +363,16 @@ impl Decoded {
         let last_block = (to - 1) / size / per_block;
         let start = first_block * block_bytes;
         let whole = (last_block - first_block + 1) * block_bytes;
-        // A packed type's last block may be partly stored; what is missing is zero and past the last element.
-        let stored = whole.min(self.extent.len().saturating_sub(start));
-        let run = self.extent.sub(start, stored).ok_or(io::ErrorKind::InvalidInput)?;
         packed.clear();
         packed.resize(whole as usize, 0);
-        source.read_at(run.offset(), &mut packed[..stored as usize])?;
+        match &self.blocks {
+            // A packed type's last block may be partly stored; what is missing is zero and past the last element.
+            Blocks::Stored(extent) => {
+                let stored = whole.min(extent.len().saturating_sub(start));
+                inputs.read(*extent, start, &mut packed[..stored as usize])?;
+            }
+            Blocks::Computed(elements) => elements.read(inputs, first_block, packed)?,
+        }
         if self.swap {
             quant::swap_fields(self.codec, packed);
         }

@@ -44,6 +44,26 @@ pub struct NumPyOnly {
     pub bytes: u64,
 }
 
+/// A quantised type of torch's: stored integers without a value of their own.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Quantised {
+    /// torch's name: `quint8`, `qint8`, `qint32`, `quint4x2`, `quint2x4`.
+    pub name: &'static str,
+    /// Elements in a byte, or in an element's bytes.
+    pub elements: u8,
+    /// Bytes that these take.
+    pub bytes: u8,
+}
+
+/// Every quantised type of torch's.
+pub static QUANTISED: [Quantised; 5] = [
+    Quantised { name: "quint8", elements: 1, bytes: 1 },
+    Quantised { name: "qint8", elements: 1, bytes: 1 },
+    Quantised { name: "qint32", elements: 1, bytes: 4 },
+    Quantised { name: "quint4x2", elements: 2, bytes: 1 },
+    Quantised { name: "quint2x4", elements: 4, bytes: 1 },
+];
+
 /// The type of a tensor's elements.
 #[derive(Clone, Debug)]
 pub enum DType {
@@ -53,6 +73,10 @@ pub enum DType {
     Coded(&'static Codec),
     /// Pairs of f16 that make a complex number; NumPy has none so small.
     C32,
+    /// A quantised type of torch's, whose values need a scale that stands beside it.
+    Quantised(&'static Quantised),
+    /// Strings, shown as a JSON array.
+    Strings,
     /// A type that only NumPy has; its bytes are served as they are.
     NumPy(Arc<NumPyOnly>),
     /// A type code that is not known: its bytes are served as they are.
@@ -71,6 +95,8 @@ impl DType {
     pub fn by_name(name: &str) -> Option<Self> {
         match name {
             "c32" => Some(Self::C32),
+            "string" => Some(Self::Strings),
+            _ if QUANTISED.iter().any(|q| q.name == name) => QUANTISED.iter().find(|q| q.name == name).map(Self::Quantised),
             _ => Self::native(name).or_else(|| crate::quant::by_name(name).map(Self::Coded)),
         }
     }
@@ -82,7 +108,8 @@ impl DType {
             Self::Coded(codec) => Some((codec.elements as u64, codec.bytes as u64)),
             Self::C32 => Some((1, 4)),
             Self::NumPy(numpy) => Some((1, numpy.bytes)),
-            Self::Unknown(_) | Self::Object => None,
+            Self::Quantised(quantised) => Some((u64::from(quantised.elements), u64::from(quantised.bytes))),
+            Self::Unknown(_) | Self::Object | Self::Strings => None,
         }
     }
 
@@ -113,6 +140,7 @@ impl DType {
     pub fn extension(&self) -> String {
         match self {
             Self::NumPy(_) => "bin".to_string(),
+            Self::Strings => "json".to_string(),
             other => other.to_string(),
         }
     }
@@ -123,7 +151,8 @@ impl PartialEq for DType {
         match (self, other) {
             (Self::Native(a), Self::Native(b)) => a.name == b.name,
             (Self::Coded(a), Self::Coded(b)) => a.name == b.name,
-            (Self::C32, Self::C32) | (Self::Object, Self::Object) => true,
+            (Self::C32, Self::C32) | (Self::Object, Self::Object) | (Self::Strings, Self::Strings) => true,
+            (Self::Quantised(a), Self::Quantised(b)) => a == b,
             (Self::NumPy(a), Self::NumPy(b)) => a == b,
             (Self::Unknown(a), Self::Unknown(b)) => a == b,
             _ => false,
@@ -139,6 +168,8 @@ impl fmt::Display for DType {
             Self::C32 => f.write_str("c32"),
             Self::NumPy(numpy) => f.write_str(&numpy.descr),
             Self::Unknown(code) => write!(f, "unknown_{code}"),
+            Self::Quantised(quantised) => f.write_str(quantised.name),
+            Self::Strings => f.write_str("string"),
             Self::Object => f.write_str("object"),
         }
     }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use crate::catalog::Tensor;
 use crate::content::Content;
 use crate::render::{self, Index, tensors};
-use crate::source::{Health, Source};
+use crate::source::Health;
 use crate::tree::{Branch, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
 
 pub use crate::content::{Bytes, Scratch};
@@ -213,12 +213,11 @@ impl Fs {
     /// There is no such file, or its bytes cannot be had.
     pub fn read<'a>(&'a self, ino: Ino, offset: u64, size: u32, scratch: &'a mut Scratch) -> Result<Bytes<'a>, Errno> {
         let size = u64::from(size);
-        let (content, source): (Content, &Source) = match self.node(ino)? {
+        let (content, set): (Content, &Set) = match self.node(ino)? {
             Node::Folder(_) | Node::TensorFolder(..) => return Err(Errno::IsFolder),
             Node::TensorFile(set, view, tensor) => {
                 let tensor = set.catalog().tensor(tensor).ok_or(Errno::NotFound)?;
-                let source = set.catalog().source(tensor.source()).ok_or(Errno::NotFound)?;
-                (Content::new(view, tensor).ok_or(Errno::NotFound)?, source)
+                (Content::new(view, tensor).ok_or(Errno::NotFound)?, set)
             }
             Node::File(file) => {
                 let set = self.set(file)?;
@@ -229,16 +228,16 @@ impl Fs {
                         index.read(set, document, offset, size, out).map_err(|e| failed("rendering", &e))?;
                         return Ok(Bytes::Copied(scratch.bytes()));
                     }
-                    What::Stored(extent) => (Content::stored(extent), set.catalog().source(extent.source()).ok_or(Errno::NotFound)?),
+                    What::Stored(extent) => (Content::stored(extent), set),
                     What::Source(id) => {
                         let source = set.catalog().source(id).ok_or(Errno::NotFound)?;
                         let extent = crate::source::Extent::new(id, source, 0, source.len()).ok_or(Errno::NotFound)?;
-                        (Content::stored(extent), source)
+                        (Content::stored(extent), set)
                     }
                 }
             }
         };
-        content.read(source, offset, size, scratch).map_err(|e| failed(&source.path().display().to_string(), &e))
+        content.read(set.catalog().sources(), offset, size, scratch).map_err(|e| failed("reading", &e))
     }
 
     /// One extended attribute of a tensor's file.

@@ -27,4 +27,6 @@ pub mod quant;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod reader;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod recipe;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod source;

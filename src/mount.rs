@@ -13,7 +13,7 @@ use mount_tensors::error::{Error, Result, printable, reason};
 use mount_tensors::fs::Fs;
 use mount_tensors::fuse::{Adapter, OpenedInodes, Ownership};
 use mount_tensors::sys::{self, Fork, Signals};
-use mount_tensors::tree::Views;
+use mount_tensors::tree::{View, Views};
 
 use crate::cli::{MountArgs, open_sources};
 
@@ -32,13 +32,38 @@ pub(crate) fn run(args: &MountArgs) -> Result<u8> {
     let branches = open_sources(sources)?;
     let fs = Fs::new(branches, args.views.unwrap_or(Views::ALL));
     tell_issues(&fs, args.strict)?;
+    let greeting = greeting(&fs, Path::new(mountpoint));
     let point = MountPoint::prepare(Path::new(mountpoint), args)?;
     let title = title(sources);
     if args.foreground {
         let mounted = Mounted::new(fs, &point, &title, args)?;
+        greet(&greeting);
         return mounted.serve(point);
     }
-    in_background(fs, point, &title, args)
+    in_background(fs, point, &title, args, &greeting)
+}
+
+/// What a user reads when the mount answers: what it holds, and how NumPy opens the first of it.
+fn greeting(fs: &Fs, point: &Path) -> String {
+    let sets = fs.tree().sets();
+    let tensors: u64 = sets.iter().map(|set| u64::from(set.catalog().len())).sum();
+    let files: usize = sets.iter().map(|set| set.catalog().containers().count()).sum();
+    let files = if files == 1 { "1 file".to_string() } else { format!("{files} files") };
+    let mut text = format!("{}: {tensors} tensors of {files}\n", printable(&point.to_string_lossy()));
+    if let [only] = sets {
+        let path = only.catalog().tensors().find_map(|tensor| only.path(View::Npy, tensor));
+        if let Some(path) = path.and_then(|path| String::from_utf8(path).ok()).filter(|path| !path.contains(['"', '\\'])) {
+            text.push_str(&format!("np.load(\"{}/{path}\", mmap_mode=\"r\")\n", printable(&point.to_string_lossy())));
+        }
+    }
+    text
+}
+
+fn greet(greeting: &str) {
+    // Under --quiet only errors are told; standard output may be closed.
+    if log::max_level() > log::LevelFilter::Error {
+        let _ = std::io::stdout().write_all(greeting.as_bytes());
+    }
 }
 
 fn tell_issues(fs: &Fs, strict: bool) -> Result<()> {
@@ -361,7 +386,7 @@ fn refused(error: std::io::Error, point: &Path, args: &MountArgs) -> Error {
 }
 
 /// Mounts in a child process; returns when the mount answers.
-fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs) -> Result<u8> {
+fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
     let (mut from_child, mut to_parent) = std::io::pipe().map_err(|e| Error::io("cannot make a pipe", e))?;
     let fork = sys::fork().map_err(|e| Error::io("cannot start the server", e))?;
     if let Fork::Parent(child) = fork {
@@ -372,6 +397,7 @@ fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs) -> Re
             let _ = from_child.read_to_end(&mut answer);
         }
         if answer == b"mounted" && std::fs::metadata(&point.path).is_ok() {
+            greet(greeting);
             return Ok(0);
         }
         let text = String::from_utf8_lossy(&answer);

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
+use mount_tensors::content::Content;
 use mount_tensors::error::{Error, Result};
-use mount_tensors::fs::{Attr, Bytes, Fs, Scratch};
+use mount_tensors::fs::{Attr, Fs, Scratch};
 use mount_tensors::tree::View;
 
 /// How the elements of a file are laid out.
@@ -18,12 +19,11 @@ struct Layout {
 /// Prints the elements of a tensor's file.
 pub(crate) fn print(fs: &Fs, attr: Attr, out: File) -> Result<u8> {
     let refuse = || Error::unsupported("holds no numbers that can be printed").hint("--text takes tensors' files: a .npy, or a raw file of a plain type");
-    let (set, tensor) = fs.tensor_of(attr.ino).ok().flatten().ok_or_else(refuse)?;
+    let (_, tensor) = fs.tensor_of(attr.ino).ok().flatten().ok_or_else(refuse)?;
     let view = fs.view_of(attr.ino).ok_or_else(refuse)?;
     let layout = layout(fs, attr, view, &tensor.dtype().to_string()).ok_or_else(refuse)?;
-    let _ = set;
     let row = tensor.shape().last().copied().filter(|_| tensor.shape().len() > 1).unwrap_or(1).max(1);
-    let start = if view.has_header() { header_len(fs, attr)? } else { 0 };
+    let start = Content::new(view, tensor).map_or(0, |content| content.header_len());
     match write_numbers(fs, attr, start, layout, row, &mut BufWriter::new(out)) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(e) => Err(Error::io("cannot print the numbers", e)),
@@ -31,30 +31,12 @@ pub(crate) fn print(fs: &Fs, attr: Attr, out: File) -> Result<u8> {
     }
 }
 
+/// A part of a tensor's file, never as mapped bytes, since this program looks at them.
 fn read(fs: &Fs, attr: Attr, offset: u64, len: u32) -> io::Result<Vec<u8>> {
-    let mut scratch = Scratch::default();
-    let failed = |_| io::Error::other("its bytes cannot be read");
-    let mapped = match fs.read(attr.ino, offset, len, &mut scratch).map_err(failed)? {
-        Bytes::Copied(bytes) => return Ok(bytes.to_vec()),
-        Bytes::Mapped(view) => view.for_the_kernel().len(),
-    };
-    // Mapped bytes are not touched here: a pipe through the kernel would do, but reading the source is simpler.
-    let (set, tensor) = fs.tensor_of(attr.ino).map_err(failed)?.ok_or_else(|| io::Error::other("is no tensor"))?;
-    let content = fs.view_of(attr.ino).and_then(|view| mount_tensors::content::Content::new(view, tensor));
-    let (Some(content), Some(source)) = (content, set.catalog().source(tensor.source())) else { return Ok(Vec::new()) };
-    let mut bytes = vec![0; mapped];
-    let skip = content.len() - content.extent().len();
-    source.read_at(content.extent().offset() + (offset - skip), &mut bytes)?;
-    Ok(bytes)
-}
-
-fn header_len(fs: &Fs, attr: Attr) -> Result<u64> {
-    let head = read(fs, attr, 0, 12).map_err(|e| Error::io("cannot read the header", e))?;
-    Ok(match head.as_slice() {
-        [_, _, _, _, _, _, 1, _, a, b, ..] => 10 + u64::from(u16::from_le_bytes([*a, *b])),
-        [_, _, _, _, _, _, _, _, a, b, c, d] => 12 + u64::from(u32::from_le_bytes([*a, *b, *c, *d])),
-        _ => 0,
-    })
+    let failed = || io::Error::other("its bytes cannot be read");
+    let (set, tensor) = fs.tensor_of(attr.ino).ok().flatten().ok_or_else(failed)?;
+    let content = fs.view_of(attr.ino).and_then(|view| Content::new(view, tensor)).ok_or_else(failed)?;
+    Ok(content.read_copied(set.catalog().sources(), offset, len.into(), &mut Scratch::default())?.to_vec())
 }
 
 /// The layout of a view's elements: what its header says, or what its type is.

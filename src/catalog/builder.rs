@@ -3,15 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Catalog, Issue, Order, Row, SideFile, Span, Value};
+use super::{Catalog, Data, Issue, Order, Row, SideFile, Span, Value};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::limits;
 use crate::reader::Endian;
+use crate::recipe::{Elements, Scheme};
 use crate::source::{Extent, Source, SourceId};
 
 /// A tensor as a format describes it; nothing of it has been checked yet.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Spec<'a> {
     /// Name as the container spells it.
     pub name: &'a [u8],
@@ -33,6 +34,33 @@ pub struct Spec<'a> {
     pub bytes: Option<u64>,
     /// Only the stored bytes are certain: decode nothing.
     pub opaque: bool,
+    /// Computes the elements, where they do not lie in the source as they are.
+    pub computed: Option<Arc<dyn Elements>>,
+    /// Computes the logical values from several tensors.
+    pub scheme: Option<Arc<Scheme>>,
+    /// An earlier tensor with the same computed elements.
+    pub same_as: Option<u32>,
+}
+
+impl<'a> Spec<'a> {
+    /// A tensor that lies at `offset` of a source in C order, little-endian; the other fields are for what is out of the ordinary.
+    pub fn new(name: &'a [u8], dtype: DType, shape: &'a [u64], source: SourceId, offset: Option<u64>) -> Self {
+        Self {
+            name,
+            dtype,
+            shape,
+            stored_shape: None,
+            order: Order::C,
+            endian: Endian::Little,
+            source,
+            offset,
+            bytes: None,
+            opaque: false,
+            computed: None,
+            scheme: None,
+            same_as: None,
+        }
+    }
 }
 
 /// The part of a source that tensors should fill, for the formats in which holes and trailing bytes are faults.
@@ -78,7 +106,16 @@ impl Builder {
             issues: Vec::new(),
             endian: Endian::Little,
         };
-        Self { catalog, regions: Vec::new(), sharing_is_normal: false, names_may_repeat: false, more_issues: 0, dropped: false, later: Vec::new(), ties: HashSet::new() }
+        Self {
+            catalog,
+            regions: Vec::new(),
+            sharing_is_normal: false,
+            names_may_repeat: false,
+            more_issues: 0,
+            dropped: false,
+            later: Vec::new(),
+            ties: HashSet::new(),
+        }
     }
 
     /// Says that tensors which share bytes are nothing unusual in this format.
@@ -215,7 +252,7 @@ impl Builder {
             Ok((elements, data)) => (elements, data),
             Err(what) => {
                 self.tensor_issue(spec.source, spec.name, what, "listed without files");
-                (product(spec.shape).unwrap_or(0), None)
+                (product(spec.shape).unwrap_or(0), Data::Missing)
             }
         };
         let row = Row {
@@ -224,10 +261,11 @@ impl Builder {
             stored_shape: spec.stored_shape.map(|shape| self.span_of_shape(shape)).transpose()?,
             dtype: spec.dtype.clone(),
             data,
+            scheme: spec.scheme.clone(),
             source: spec.source,
             offset: spec.offset,
             elements,
-            shares: None,
+            shares: spec.same_as,
             order: if is_one_dimensional(spec.shape) { Order::C } else { spec.order },
             endian: spec.endian,
             opaque: spec.opaque,
@@ -255,21 +293,26 @@ impl Builder {
     }
 
     /// The number of elements and the bytes of a tensor, or what is wrong with it.
-    fn place(&self, spec: &Spec<'_>) -> std::result::Result<(u64, Option<Extent>), String> {
+    fn place(&self, spec: &Spec<'_>) -> std::result::Result<(u64, Data), String> {
         let elements = product(spec.shape).ok_or_else(|| format!("the product of its shape {:?} is larger than 2^63", spec.shape))?;
         if elements == 0 && !numpy_can_hold(spec) {
             return Err(format!("its shape {:?} is too large for NumPy even though it is empty", spec.shape));
         }
-        let Some(offset) = spec.offset else { return Ok((elements, None)) };
+        if let (Some(computed), Some(bytes)) = (&spec.computed, spec.bytes) {
+            return Ok((elements, Data::Computed(Arc::clone(computed), bytes)));
+        }
+        let Some(offset) = spec.offset.or(spec.computed.is_some().then_some(0)) else { return Ok((elements, Data::Missing)) };
+        // A layout that packs several values into an element has as many elements as its stored shape says.
+        let stored_elements = spec.stored_shape.map_or(Some(elements), product).ok_or("the product of its stored shape is larger than 2^63")?;
         let needed = match spec.dtype.block() {
             Some((per_block, bytes)) => Some(
-                elements
+                stored_elements
                     .div_ceil(per_block)
                     .checked_mul(bytes)
                     .map(|whole| match &spec.dtype {
                         // Sub-byte elements may end inside a group; ggml blocks are always whole.
-                        DType::Coded(codec) if codec.ggml.is_none() && !elements.is_multiple_of(per_block) => {
-                            packed_bytes(elements, per_block, bytes).unwrap_or(whole)
+                        DType::Coded(codec) if codec.ggml.is_none() && !stored_elements.is_multiple_of(per_block) => {
+                            packed_bytes(stored_elements, per_block, bytes).unwrap_or(whole)
                         }
                         _ => whole,
                     })
@@ -285,13 +328,16 @@ impl Builder {
                 return Err(format!("its rows have {row} elements, expected a multiple of {per_block} for {}", spec.dtype));
             }
         }
-        let Some(needed) = needed else { return Ok((elements, None)) };
+        let Some(needed) = needed else { return Ok((elements, Data::Missing)) };
+        if let Some(computed) = &spec.computed {
+            return Ok((elements, Data::Computed(Arc::clone(computed), needed)));
+        }
         if let Some(stored) = spec.bytes.filter(|stored| *stored != needed) {
             return Err(format!("has {stored} bytes, expected {needed} for shape {:?} of {}", spec.shape, spec.dtype));
         }
         let source = self.catalog.sources.get(spec.source as usize).ok_or("its source is missing")?;
         match Extent::new(spec.source, source, offset, needed) {
-            Some(extent) => Ok((elements, Some(extent))),
+            Some(extent) => Ok((elements, Data::Stored(extent))),
             None => Err(match offset.checked_add(needed) {
                 Some(end) => format!(
                     "its data ends at byte {end}, the file ends at {}: {} bytes are missing (a download that was cut short?)",
@@ -326,7 +372,7 @@ impl Builder {
                 done: format!("only the first {} are listed", limits::ISSUES),
             });
         }
-        let served = self.catalog.rows.iter().any(|row| row.data.is_some() || row.offset.is_none());
+        let served = self.catalog.rows.iter().any(|row| !row.data.is_missing() || row.offset.is_none());
         if !served && self.catalog.metadata.is_empty() && (self.dropped || !self.catalog.rows.is_empty()) {
             let first = self.catalog.issues.first().map(|i| format!("{}: {}", i.place, i.what)).unwrap_or_default();
             return Err(Error::format(format!("no tensor and no metadata is left of it: {first}")));
@@ -373,7 +419,8 @@ impl Builder {
 
     /// Marks tensors with equal bytes as sharing them and reports ranges that overlap.
     fn shared_and_overlapping(&mut self) {
-        let mut order: Vec<(Extent, u32)> = (0u32..).zip(&self.catalog.rows).filter_map(|(i, row)| Some((row.data.filter(|d| !d.is_empty())?, i))).collect();
+        let mut order: Vec<(Extent, u32)> =
+            (0u32..).zip(&self.catalog.rows).filter_map(|(i, row)| Some((row.data.stored().filter(|d| !d.is_empty())?, i))).collect();
         if order.is_sorted_by(|(a, _), (b, _)| a.source() < b.source() || (a.source() == b.source() && end(*a) <= b.offset())) {
             return;
         }
@@ -417,9 +464,9 @@ impl Builder {
 
     fn holes(&mut self) {
         for region in std::mem::take(&mut self.regions) {
-            let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data).filter(|d| d.source() == region.source).collect();
+            let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data.stored()).filter(|d| d.source() == region.source).collect();
             // A tensor that could not be placed explains any hole.
-            if self.catalog.rows.iter().any(|row| row.source == region.source && row.data.is_none()) {
+            if self.catalog.rows.iter().any(|row| row.source == region.source && row.data.is_missing()) {
                 continue;
             }
             extents.sort_unstable();

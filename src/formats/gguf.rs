@@ -212,6 +212,9 @@ fn add_tensors(source: &Arc<Source>, id: SourceId, header: &Header, builder: &mu
             bytes: unknown.then_some(gap),
             // ggml defines no decoder for its intermediate format Q8_1 (type 9).
             opaque: unknown || swapped || info.kind == 9,
+            computed: None,
+            scheme: None,
+            same_as: None,
         })?;
     }
     if header.tensor_count() > 0 {

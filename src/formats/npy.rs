@@ -72,6 +72,9 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
         offset: (!objects).then_some(header.data_offset),
         bytes: None,
         opaque: false,
+        computed: None,
+        scheme: None,
+        same_as: None,
     })
 }
 
@@ -201,7 +204,7 @@ mod tests {
         let tensor = catalog.tensor(0).unwrap();
         assert_eq!((tensor.name(), tensor.shape(), tensor.order(), tensor.endian()), (b"the.array".as_slice(), [2, 3].as_slice(), Order::F, Endian::Big));
         assert_eq!(tensor.dtype().to_string(), "i32");
-        assert_eq!((tensor.data().unwrap().offset(), tensor.data().unwrap().len()), (79, 24));
+        assert_eq!((tensor.stored().unwrap().offset(), tensor.stored().unwrap().len()), (79, 24));
         assert!(catalog.issues().is_empty());
     }
 
@@ -287,14 +290,14 @@ mod tests {
     fn objects_are_never_opened() {
         let catalog = open_bytes(npy(1, b"{'descr': '|O', 'fortran_order': False, 'shape': (2,), }\n", 50)).unwrap();
         let tensor = catalog.tensor(0).unwrap();
-        assert_eq!((tensor.dtype(), tensor.shape(), tensor.data()), (&DType::Object, [2].as_slice(), None));
+        assert_eq!((tensor.dtype(), tensor.shape(), tensor.stored()), (&DType::Object, [2].as_slice(), None));
         assert_eq!((catalog.issues().len(), catalog.issues()[0].what.as_str()), (1, OBJECTS));
     }
 
     #[test]
     fn elements_without_bytes() {
         let catalog = open_bytes(npy(1, b"{'descr': '|V0', 'fortran_order': False, 'shape': (5,), }\n", 0)).unwrap();
-        assert_eq!(catalog.tensor(0).unwrap().data().unwrap().len(), 0);
+        assert_eq!(catalog.tensor(0).unwrap().stored().unwrap().len(), 0);
         assert!(catalog.issues().is_empty());
     }
 }

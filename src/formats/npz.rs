@@ -193,6 +193,9 @@ impl Array {
             // The builder compares with the archive's end only: a member that is too short says so here.
             bytes: needed.filter(|needed| *needed > left).map(|_| left),
             opaque: false,
+            computed: None,
+            scheme: None,
+            same_as: None,
         })
     }
 }
@@ -251,7 +254,7 @@ mod tests {
         catalog
             .tensors()
             .map(|tensor| {
-                let bytes = tensor.data().map(|extent| {
+                let bytes = tensor.stored().map(|extent| {
                     let mut out = vec![0; usize::try_from(extent.len()).unwrap()];
                     catalog.source(extent.source()).unwrap().read_at(extent.offset(), &mut out).unwrap();
                     out
@@ -314,7 +317,7 @@ mod tests {
     }
 
     fn tensors_without_reading(catalog: &Catalog) -> Vec<(String, bool)> {
-        catalog.tensors().map(|t| (String::from_utf8_lossy(t.name()).into_owned(), t.data().is_some())).collect()
+        catalog.tensors().map(|t| (String::from_utf8_lossy(t.name()).into_owned(), t.stored().is_some())).collect()
     }
 
     #[test]

@@ -190,6 +190,9 @@ fn read_tensor(name: &str, raw: &str, id: SourceId, data: u64, builder: &mut Bui
         offset: data.checked_add(begin),
         bytes: Some(bytes),
         opaque,
+        computed: None,
+        scheme: None,
+        same_as: None,
     };
     if (shards.elsewhere)(name.as_bytes()) { builder.tensor_later(&spec) } else { builder.tensor(&spec) }
 }
@@ -289,6 +292,9 @@ fn add_ties(entries: &[(Name<'_>, &RawValue)], metadata: &[(String, String)], id
             offset: data.checked_add(begin),
             bytes: end.checked_sub(begin),
             opaque,
+            computed: None,
+            scheme: None,
+            same_as: None,
         })?;
     }
     Ok(())

@@ -20,7 +20,7 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
     let mut dtypes: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
     let (mut elements, mut bytes) = (0u64, 0u64);
     for tensor in catalog.tensors() {
-        let size = tensor.data().map_or(0, |data| data.len());
+        let size = tensor.bytes().unwrap_or(0);
         let row = dtypes.entry(tensor.dtype().to_string()).or_default();
         *row = (row.0 + 1, row.1.saturating_add(tensor.elements()), row.2.saturating_add(size));
         elements = elements.saturating_add(tensor.elements());

@@ -33,8 +33,8 @@ pub(crate) fn object(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
     integers(out, tensor.shape());
     let order = if tensor.order() == Order::C { "C" } else { "F" };
     put(out, format_args!(", \"order\": \"{order}\", \"endian\": \"{}\", \"elements\": {}", endian(tensor.endian()), tensor.elements()));
-    if let Some(data) = tensor.data() {
-        put(out, format_args!(", \"bytes\": {}", data.len()));
+    if let Some(bytes) = tensor.bytes() {
+        put(out, format_args!(", \"bytes\": {bytes}"));
     }
     if let Some((elements, bytes)) = dtype.block() {
         put(out, format_args!(", \"block\": {{\"elements\": {elements}, \"bytes\": {bytes}}}"));
@@ -53,6 +53,9 @@ pub(crate) fn object(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
     if let Some(first) = tensor.shares() {
         out.extend_from_slice(b", \"shares\": ");
         string(out, &json_name(first.name()));
+    }
+    if let Some(scheme) = tensor.scheme() {
+        put(out, format_args!(", \"scheme\": {}", scheme.facts));
     }
     let paths: Vec<(View, Vec<u8>)> = View::ALL.into_iter().filter_map(|view| Some((view, set.path(view, tensor)?))).collect();
     out.extend_from_slice(b", \"zero_copy\": [");

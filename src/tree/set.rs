@@ -253,7 +253,8 @@ impl Set {
 
 /// Whether two tensors with the same bytes have the same files: type, shape and order are the same too.
 fn same_files(a: Tensor<'_>, b: Tensor<'_>) -> bool {
-    a.dtype() == b.dtype() && a.endian() == b.endian() && a.shape() == b.shape() && a.order() == b.order() && a.is_opaque() == b.is_opaque()
+    let plain = a.scheme().is_none() && b.scheme().is_none();
+    plain && a.dtype() == b.dtype() && a.endian() == b.endian() && a.shape() == b.shape() && a.order() == b.order() && a.is_opaque() == b.is_opaque()
 }
 
 fn unique_keys(catalog: &Catalog) -> Vec<Box<str>> {

@@ -138,11 +138,15 @@ impl Views {
 
 /// The views in which a tensor is a file.
 pub(crate) fn views_of(tensor: Tensor<'_>) -> u16 {
-    if tensor.data().is_none() {
+    if tensor.bytes().is_none() {
         return 0;
     }
     let raw = View::Raw.bit();
     let decoded = View::F32.bit() | View::F16.bit() | View::Bf16.bit() | View::RawF32.bit() | View::RawF16.bit() | View::RawBf16.bit();
+    if tensor.scheme().is_some() {
+        let bits = if matches!(tensor.dtype(), DType::Coded(_) | DType::C32) { View::Bits.bit() } else { 0 };
+        return raw | View::Npy.bit() | decoded | bits;
+    }
     match tensor.dtype() {
         DType::Native(_) if tensor.dtype().codec().is_some() => raw | View::Npy.bit() | decoded,
         DType::Native(_) | DType::NumPy(_) => raw | View::Npy.bit(),
@@ -150,13 +154,16 @@ pub(crate) fn views_of(tensor: Tensor<'_>) -> u16 {
         DType::Coded(codec) if tensor.is_opaque() => raw | if codec.ggml.is_some() { View::Bits.bit() } else { 0 },
         DType::Coded(_) => raw | View::Npy.bit() | View::Bits.bit() | decoded,
         DType::C32 => raw | View::Npy.bit() | View::Bits.bit(),
-        DType::Unknown(_) | DType::Object => raw,
+        DType::Unknown(_) | DType::Object | DType::Quantised(_) | DType::Strings => raw,
     }
 }
 
 /// The view with the same bytes as this one of a tensor, by which both are known.
 pub(crate) fn canonical(view: View, tensor: Tensor<'_>) -> View {
     let little = tensor.endian() == Endian::Little;
+    if tensor.scheme().is_some() {
+        return if view == View::F32 { View::Npy } else { view };
+    }
     match (tensor.dtype(), view) {
         (DType::Native(native), View::RawF32) if native.name == "f32" && little => View::Raw,
         (DType::Native(native), View::F32) if native.name == "f32" && little => View::Npy,
