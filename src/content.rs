@@ -107,6 +107,9 @@ pub enum Bytes<'a> {
 /// Elements decoded at a time: their f32 form stays in the first-level cache.
 const STEP: usize = 8192;
 
+/// Values computed at a time: a layout that is packed by columns needs many rows at once to be read in long runs.
+const VALUES_STEP: u64 = 256 << 10;
+
 /// Whether a tensor's file in a view is served from the mapping (behind its header, if it has one).
 pub(crate) fn is_zero_copy(set: &Set, view: View, tensor: Tensor<'_>) -> bool {
     let mapped = set.catalog().source(tensor.source()).is_some_and(|s| !s.is_member());
@@ -332,7 +335,7 @@ fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, to
     let size = kind.bytes();
     let (mut first, last) = (from / size, to.div_ceil(size));
     while first < last {
-        let count = (last - first).min(STEP as u64);
+        let count = (last - first).min(VALUES_STEP);
         floats.clear();
         floats.resize(count as usize, 0.0);
         values.read(inputs, first, floats)?;

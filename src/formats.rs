@@ -9,6 +9,7 @@ mod hf_index;
 mod npy;
 mod npz;
 mod safetensors;
+mod schemes;
 mod unknown;
 mod zip;
 
@@ -157,7 +158,10 @@ pub fn open_container(source: &Arc<Source>) -> Result<Catalog> {
     let format = recognise(source)?;
     let mut builder = Builder::new(format.name);
     let mut opening = Opening { main: Arc::clone(source) };
-    (format.open)(&mut opening, &mut builder).and_then(|()| builder.finish()).map_err(|e| e.in_file(source.path()))
+    (format.open)(&mut opening, &mut builder)
+        .and_then(|()| schemes::apply(&opening, &mut builder))
+        .and_then(|()| builder.finish())
+        .map_err(|e| e.in_file(source.path()))
 }
 
 /// `PREFIX-00002-of-00003SUFFIX` as prefix, number and count: how every kind of split set is named.

@@ -215,6 +215,27 @@ impl Builder {
         self.catalog.sides.push(side);
     }
 
+    /// What was added so far, unchecked as a whole.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Gives a tensor logical values that are computed from several tensors; the shape that it had becomes the stored one.
+    ///
+    /// # Errors
+    /// The shapes together are too long.
+    pub fn set_scheme(&mut self, index: u32, shape: &[u64], scheme: Arc<Scheme>) -> Result<()> {
+        let Some(elements) = product(shape) else { return Ok(()) };
+        let span = self.span_of_shape(shape)?;
+        if let Some(row) = self.catalog.rows.get_mut(index as usize) {
+            let stored = std::mem::replace(&mut row.shape, span);
+            row.stored_shape = (stored.of(&self.catalog.dimensions) != shape).then_some(stored);
+            row.elements = elements;
+            row.scheme = Some(scheme);
+        }
+        Ok(())
+    }
+
     /// How many tensors were added so far.
     pub fn len(&self) -> usize {
         self.catalog.rows.len()
@@ -354,9 +375,15 @@ impl Builder {
     /// # Errors
     /// Nothing is left: parts had to be dropped, and no tensor and no key remains.
     pub fn finish(mut self) -> Result<Catalog> {
-        for index in std::mem::take(&mut self.later).into_iter().rev() {
-            let row = self.catalog.rows.remove(index as usize);
-            self.catalog.rows.push(row);
+        if !self.later.is_empty() {
+            let later: HashSet<u32> = std::mem::take(&mut self.later).into_iter().collect();
+            let rows = std::mem::take(&mut self.catalog.rows);
+            let (first, last): (Vec<_>, Vec<_>) = (0u32..).zip(rows).partition(|(index, _)| !later.contains(index));
+            let moved: HashMap<u32, u32> = first.iter().chain(&last).map(|(index, _)| *index).zip(0u32..).collect();
+            self.catalog.rows = first.into_iter().chain(last).map(|(_, row)| row).collect();
+            for row in &mut self.catalog.rows {
+                row.shares = row.shares.and_then(|index| moved.get(&index).copied());
+            }
         }
         self.duplicate_keys();
         if !self.names_may_repeat {
@@ -463,21 +490,26 @@ impl Builder {
     }
 
     fn holes(&mut self) {
-        for region in std::mem::take(&mut self.regions) {
-            let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data.stored()).filter(|d| d.source() == region.source).collect();
-            // A tensor that could not be placed explains any hole.
-            if self.catalog.rows.iter().any(|row| row.source == region.source && row.data.is_missing()) {
-                continue;
-            }
+        let regions = std::mem::take(&mut self.regions);
+        if regions.is_empty() {
+            return;
+        }
+        let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data.stored()).collect();
+        if !extents.is_sorted() {
             extents.sort_unstable();
+        }
+        // A tensor that could not be placed explains any hole.
+        let unplaced: HashSet<SourceId> = self.catalog.rows.iter().filter(|row| row.data.is_missing()).map(|row| row.source).collect();
+        for region in regions.into_iter().filter(|region| !unplaced.contains(&region.source)) {
             let mut at = region.start;
             let place = self.path(region.source);
-            for extent in extents {
+            let first = extents.partition_point(|e| e.source() < region.source);
+            for extent in extents.iter().skip(first).take_while(|e| e.source() == region.source) {
                 let hole = extent.offset().saturating_sub(at);
                 if hole > region.slack {
                     self.issue(place.clone(), format!("{hole} bytes at {at} belong to no tensor"), "shown in source/ only");
                 }
-                at = at.max(end(extent));
+                at = at.max(end(*extent));
             }
             let rest = region.end.saturating_sub(at);
             if rest > region.slack {

@@ -1,0 +1,222 @@
+//! Quantised layouts that are made of several tensors: packed values here, scales there.
+//!
+//! [`apply`] looks at a container once its tensors are known, by their names, types and shapes and by the configuration beside the file. Where a layout is
+//! certain, the tensor that holds the packed values gets the logical shape and a [`Scheme`]; where the layout's own library knows the logical tensor by
+//! another name, it is added beside. What looks like a layout and is not certain is an issue, never a guess.
+
+mod bits;
+mod bitsandbytes;
+mod blocks;
+mod compressed;
+mod config;
+mod gptq;
+mod mlx;
+mod nvfp4;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Opening;
+use crate::catalog::{Builder, Catalog, Spec, Tensor};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::quant;
+use crate::recipe::{Inputs, Scheme, Values};
+use crate::source::Extent;
+use config::Config;
+
+/// What a layout found: a tensor with logical values.
+struct Found {
+    /// The tensor that holds the packed values.
+    packed: u32,
+    /// The name of the logical tensor, if it is not the packed one's own.
+    beside: Option<Vec<u8>>,
+    shape: Vec<u64>,
+    scheme: Scheme,
+}
+
+/// What the layouts look at.
+struct Context<'a> {
+    catalog: &'a Catalog,
+    names: HashMap<&'a [u8], u32>,
+    config: Config,
+    found: Vec<Found>,
+    /// What is not certain: the reason, and the first tensor it concerns and how many.
+    doubts: Vec<(String, String, u64)>,
+}
+
+/// Finds every layout of a container and applies it.
+///
+/// # Errors
+/// There are more tensors than the limits allow.
+pub(super) fn apply(opening: &Opening, builder: &mut Builder) -> Result<()> {
+    if !builder.catalog().tensors().any(|t| is_part(t.name())) {
+        return Ok(());
+    }
+    let config = Config::read(opening, builder.catalog());
+    let (found, doubts) = {
+        let catalog = builder.catalog();
+        let names = catalog.tensors().map(|t| (t.name(), t.index())).collect();
+        let mut context = Context { catalog, names, config, found: Vec::new(), doubts: Vec::new() };
+        for find in [mlx::find, gptq::find, bitsandbytes::find, compressed::find, blocks::find, nvfp4::find] {
+            find(&mut context);
+        }
+        (context.found, context.doubts)
+    };
+    for (what, first, count) in doubts {
+        let more = if count > 1 { format!(" (and {} more)", count.saturating_sub(1)) } else { String::new() };
+        builder.issue(format!("{}: tensor \"{first}\"{more}", builder.path(0)), what, "served as stored, not decoded");
+    }
+    for Found { packed, beside, shape, scheme } in found {
+        match beside {
+            None => builder.set_scheme(packed, &shape, Arc::new(scheme))?,
+            Some(name) => {
+                let Some(tensor) = builder.catalog().tensor(packed) else { continue };
+                let stored: Vec<u64> = tensor.shape().to_vec();
+                let mut spec = Spec::new(&name, tensor.dtype().clone(), &shape, tensor.source(), tensor.offset());
+                spec.stored_shape = Some(&stored);
+                spec.scheme = Some(Arc::new(scheme));
+                builder.tie(&spec)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name belongs to the scales of some layout: containers without such a name are not looked at further.
+fn is_part(name: &[u8]) -> bool {
+    const SUFFIXES: [&[u8]; 12] =
+        [b".scales", b".biases", b".qweight", b"_scale", b"_scale_inv", b".absmax", b".SCB", b"_packed", b"_scales", b"_scale_2", b".scale", b"_nf4"];
+    SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) || name.windows(13).any(|w| w == b".quant_state.")
+}
+
+impl<'a> Context<'a> {
+    fn get(&self, name: &[u8]) -> Option<Tensor<'a>> {
+        self.catalog.tensor(*self.names.get(name)?)
+    }
+
+    /// The tensor called `stem` + `suffix`.
+    fn part(&self, stem: &[u8], suffix: &str) -> Option<Tensor<'a>> {
+        self.get(&[stem, suffix.as_bytes()].concat())
+    }
+
+    /// Every tensor whose name ends in `suffix`, with what comes before it.
+    fn stems(&self, suffix: &'static str) -> impl Iterator<Item = (&'a [u8], Tensor<'a>)> + use<'a> {
+        self.catalog.tensors().filter_map(move |t| Some((t.name().strip_suffix(suffix.as_bytes())?, t)))
+    }
+
+    /// Notes that a layout is not certain; each reason is told once.
+    fn doubt(&mut self, tensor: Tensor<'_>, what: impl Into<String>) {
+        let what = what.into();
+        match self.doubts.iter_mut().find(|(reason, ..)| *reason == what) {
+            Some((_, _, count)) => *count = count.saturating_add(1),
+            None => self.doubts.push((what, String::from_utf8_lossy(tensor.name()).into_owned(), 1)),
+        }
+    }
+
+    fn add(&mut self, packed: Tensor<'_>, beside: Option<Vec<u8>>, shape: Vec<u64>, facts: serde_json::Value, values: Box<dyn Values>) {
+        // Of two layouts that claim one tensor the first, more particular one stands.
+        let taken = self.found.iter().any(|f| f.packed == packed.index() && f.beside == beside);
+        if !taken && beside.as_ref().is_none_or(|name| !self.names.contains_key(name.as_slice())) {
+            self.found.push(Found { packed: packed.index(), beside, shape, scheme: Scheme { facts, values } });
+        }
+    }
+}
+
+/// A name for tensors.json.
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Whether a tensor is of this type.
+fn is(tensor: Tensor<'_>, dtype: &str) -> bool {
+    DType::by_name(dtype).is_some_and(|wanted| *tensor.dtype() == wanted)
+}
+
+/// Numbers that are stored as a plain or eight-bit floating-point type: scales and offsets.
+#[derive(Clone, Copy)]
+struct Numbers {
+    extent: Extent,
+    codec: &'static quant::Codec,
+}
+
+impl Numbers {
+    /// The elements of a tensor as floating-point numbers; `None` if it has no floating-point type, or its bytes are not there.
+    fn of(tensor: Tensor<'_>) -> Option<Self> {
+        let codec = tensor.dtype().codec().filter(|codec| codec.elements == 1)?;
+        Some(Self { extent: tensor.stored()?, codec })
+    }
+
+    /// Eight-bit codes that a layout reads as this type.
+    fn as_type(tensor: Tensor<'_>, dtype: &str) -> Option<Self> {
+        let codec = quant::by_name(dtype).filter(|codec| codec.elements == 1 && tensor.dtype().block() == Some((1, codec.bytes as u64)))?;
+        Some(Self { extent: tensor.stored()?, codec })
+    }
+
+    /// Fills `out` with the numbers from number `first` on.
+    fn read(self, inputs: Inputs<'_>, first: u64, out: &mut [f32]) -> std::io::Result<()> {
+        let bytes = self.codec.bytes as u64;
+        let mut stored = vec![0; out.len().saturating_mul(self.codec.bytes)];
+        inputs.read(self.extent, first.saturating_mul(bytes), &mut stored)?;
+        (self.codec.decode)(&stored, out);
+        Ok(())
+    }
+
+    /// The type's name.
+    fn name(self) -> &'static str {
+        self.codec.name
+    }
+}
+
+/// The type in which a layout's library gives its values: each is rounded to it once and widened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Rounding {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "f32" | "float32" | "torch.float32" => Some(Self::F32),
+            "f16" | "float16" | "torch.float16" => Some(Self::F16),
+            "bf16" | "bfloat16" | "torch.bfloat16" => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    fn round(self, value: f32) -> f32 {
+        match self {
+            Self::F32 => value,
+            Self::F16 => half::f16::from_bits(quant::narrow::f32_to_f16_bits(value)).to_f32(),
+            Self::Bf16 => f32::from_bits(u32::from(quant::narrow::f32_to_bf16_bits(value)) << 16),
+        }
+    }
+}
+
+/// Takes a row, its first column and the part of the output for it.
+type EachRow<'a> = dyn FnMut(u64, u64, &mut [f32]) -> std::io::Result<()> + 'a;
+
+/// Calls `each(row, first column, part of out)` for every row that a run of elements of rows of `columns` touches.
+fn by_rows(first: u64, columns: u64, out: &mut [f32], each: &mut EachRow<'_>) -> std::io::Result<()> {
+    let mut element = first;
+    let mut rest = out;
+    while !rest.is_empty() && columns > 0 {
+        let (row, column) = (element.checked_div(columns).unwrap_or(0), element.checked_rem(columns).unwrap_or(0));
+        let len = usize::try_from(columns.saturating_sub(column)).unwrap_or(usize::MAX).min(rest.len());
+        let (part, after) = rest.split_at_mut_checked(len).unwrap_or_default();
+        each(row, column, part)?;
+        element = element.saturating_add(len as u64);
+        rest = after;
+    }
+    Ok(())
+}
