@@ -104,6 +104,10 @@ impl MountPoint {
     fn prepare(given: &Path, args: &MountArgs) -> Result<Self> {
         let refuse = |what: &str| Error::unsupported(format!("the mount point {what}")).in_file(given);
         let path = absolute(given)?;
+        while args.replace && is_ours(&path) {
+            // Without asking it anything: its server may hang.
+            detach(&path)?;
+        }
         heal(&path)?;
         match std::fs::symlink_metadata(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -118,10 +122,7 @@ impl MountPoint {
             return Err(refuse("is a file, expected a folder"));
         }
         if is_ours(&path) {
-            if !args.replace {
-                return Err(refuse("has a live mount of mount-tensors already").hint("unmount it with -u, or say --replace"));
-            }
-            detach(&path)?;
+            return Err(refuse("has a live mount of mount-tensors already").hint("unmount it with -u, or say --replace"));
         }
         let mut entries = match std::fs::read_dir(&path) {
             // A server that was unmounted just now has removed the folder that it had made.
@@ -262,8 +263,14 @@ pub(crate) fn unmount(points: &[OsString]) -> Result<u8> {
             if !is_ours(&path) {
                 return Err(Error::unsupported("is not a mount of mount-tensors").in_file(given));
             }
-            take_down(&path, is_dead(&path)).map_err(|e| {
-                let busy = e.raw_os_error() == Some(libc::EBUSY);
+            let is_busy = |e: &std::io::Error| e.raw_os_error() == Some(libc::EBUSY);
+            let taken_down = match take_down(&path, false) {
+                // Nobody can go on reading what nobody serves.
+                Err(e) if is_busy(&e) && is_dead(&path) => take_down(&path, true),
+                other => other,
+            };
+            taken_down.map_err(|e| {
+                let busy = is_busy(&e);
                 let error = Error::io("cannot unmount", e).in_file(given);
                 if busy {
                     error.hint("a program has a file open in it or its working directory there; close it, or stop the server with SIGTERM")
