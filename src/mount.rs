@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -158,7 +159,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// One mount of the mount table.
 struct Entry {
-    /// The device number, which no two live mounts share.
+    /// The device number, which no two live mounts share; that of a mount that is gone is given out again.
     device: Vec<u8>,
     /// The file system type.
     kind: Vec<u8>,
@@ -343,9 +344,12 @@ impl Mounted {
     fn serve(self, point: MountPoint) -> Result<u8> {
         let Self { fs, session, opened, signals, device } = self;
         let notifier = session.notifier();
+        let over = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&over);
         let server = std::thread::Builder::new().name("serve".to_string()).spawn(move || {
             let ended = run_to_the_end(session);
-            // Wakes the thread that waits for signals.
+            // Wakes the thread that waits for signals, which must not take this for a wish to unmount: its device number may be another mount's by now.
+            tell.store(true, Ordering::Release);
             sys::signal_self();
             ended
         });
@@ -366,7 +370,7 @@ impl Mounted {
                         opened.invalidate_changed(&fs, &notifier);
                     }
                 }
-                Some(_) if server.is_finished() => {}
+                Some(_) if over.load(Ordering::Acquire) => break,
                 Some(_) if stopping.is_some() => break,
                 Some(_) => {
                     // The name is gone at once; who has a file open may read it to its end.
@@ -383,7 +387,7 @@ impl Mounted {
         }
         point.remove_if_created();
         log::info!("{}: unmounted", point.path.display());
-        if server.is_finished()
+        if over.load(Ordering::Acquire)
             && let Ok(Err(e)) = server.join()
         {
             return Err(Error::io("the connection to the kernel failed", e));
