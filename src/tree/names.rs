@@ -122,10 +122,18 @@ pub(crate) fn json_name(name: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// `name` with `~n` before its extension, if it has one.
+/// `name` with `~n` before its extension, if it has one; shortened if it would be too long.
 pub(crate) fn numbered(name: &[u8], n: u64) -> Vec<u8> {
     let dot = name.iter().rposition(|b| *b == b'.').filter(|at| *at > 0).unwrap_or(name.len());
-    [&name[..dot], format!("~{n}").as_bytes(), &name[dot..]].concat()
+    let suffix = format!("~{n}");
+    let fits = name.len() + suffix.len() <= FILE_NAME_BYTES;
+    let dot = if fits || name.len() - dot < FILE_NAME_BYTES / 2 { dot } else { name.len() };
+    let (stem, extension) = name.split_at(dot);
+    let mut out = stem.to_vec();
+    shorten(&mut out, FILE_NAME_BYTES - suffix.len() - extension.len());
+    out.extend(suffix.into_bytes());
+    out.extend_from_slice(extension);
+    out
 }
 
 /// A folder of tensors. Every view has it, as far as it has tensors in it.
