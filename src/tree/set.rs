@@ -128,15 +128,9 @@ impl Set {
     /// How many files and folders it shows (equal ones counted once).
     pub(super) fn count(&self) -> u64 {
         let folders: u64 = (0..self.names.folder_count()).map(|f| u64::from(self.names.folder(f).views.count_ones())).sum();
-        let files: u64 = self
-            .catalog
-            .tensors()
-            .filter(|t| t.shares().is_none())
-            .map(|t| {
-                let views = views_of(t) & self.views;
-                View::ALL.into_iter().filter(|v| views & v.bit() != 0 && canonical(*v, t) == *v).count() as u64
-            })
-            .sum();
+        let known = |t: Tensor<'_>| names_by_view(t, self.views).fold(0u16, |set, view| set | view.bit()).count_ones();
+        let own = self.catalog.tensors().filter(|t| t.shares().is_none_or(|first| !same_files(first, *t)));
+        let files: u64 = own.map(|t| u64::from(known(t))).sum();
         folders + files
     }
 
