@@ -94,8 +94,7 @@ pub(super) fn apply(opening: &Opening, builder: &mut Builder) -> Result<()> {
 
 /// Whether a name belongs to the scales of some layout: containers without such a name are not looked at further.
 fn is_part(name: &[u8]) -> bool {
-    const SUFFIXES: [&[u8]; 10] =
-        [b".scales", b".biases", b".qweight", b"_scale", b"_scale_inv", b".SCB", b"_packed", b"_scales", b"_scale_2", b".scale"];
+    const SUFFIXES: [&[u8]; 10] = [b".scales", b".biases", b".qweight", b"_scale", b"_scale_inv", b".SCB", b"_packed", b"_scales", b"_scale_2", b".scale"];
     SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) || name.windows(13).any(|w| w == b".quant_state.")
 }
 

@@ -43,7 +43,11 @@ pub(super) fn layout(context: &Context<'_>, parts: &Parts<'_>) -> Result<Layout,
             expect("scales", scales.shape(), [groups, rows])?;
             expect("qzeros", qzeros.shape(), [groups, b])?;
             let packing = Packing::Awq;
-            (vec![rows, columns], group, Box::new(Columns { packing, words, rows, columns, scales: numbers, zeros, zero_bias: 0.0, group, index: None, rounding }))
+            (
+                vec![rows, columns],
+                group,
+                Box::new(Columns { packing, words, rows, columns, scales: numbers, zeros, zero_bias: 0.0, group, index: None, rounding }),
+            )
         }
         "gemv" => {
             let (rows, columns) = (a, eight);

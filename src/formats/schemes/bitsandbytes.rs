@@ -39,14 +39,11 @@ const NF4: [f32; 16] = [
 const FP4_TWELFTHS: [f32; 8] = [0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0];
 
 /// 1 / 127 as `int8_vectorwise_dequant` has it.
-const ONE_127TH: f32 = 7.874_015_718_698_502e-3;
+const ONE_127TH: f32 = 7.874_016e-3;
 
 pub(super) fn find(context: &mut Context<'_>) {
-    let states: Vec<(&[u8], Tensor<'_>)> = context
-        .catalog
-        .tensors()
-        .filter_map(|t| Some((t.name().get(..t.name().windows(STATE.len()).position(|window| window == STATE)?)?, t)))
-        .collect();
+    let states: Vec<(&[u8], Tensor<'_>)> =
+        context.catalog.tensors().filter_map(|t| Some((t.name().get(..t.name().windows(STATE.len()).position(|window| window == STATE)?)?, t))).collect();
     for (name, state) in states {
         let Some(weight) = context.get(name) else {
             context.doubt(state, "is a bitsandbytes state, but its weight is missing");
@@ -72,7 +69,13 @@ pub(super) fn find(context: &mut Context<'_>) {
 enum Absmax {
     Stored(Numbers),
     /// Bytes, through a table of 256 numbers, times a number for each block of them, plus an offset.
-    Nested { codes: Extent, table: Numbers, scales: Numbers, block: u64, offset: f32 },
+    Nested {
+        codes: Extent,
+        table: Numbers,
+        scales: Numbers,
+        block: u64,
+        offset: f32,
+    },
 }
 
 struct FourBits {
@@ -103,7 +106,11 @@ fn four_bits(context: &Context<'_>, name: &[u8], weight: Tensor<'_>, state: Tens
     let shape = shape.ok_or(unread)?;
     let elements = product(&shape).ok_or(unread)?;
     if weight.bytes() != Some(elements.div_ceil(2)) {
-        return Err(format!("is a bitsandbytes weight of shape {shape:?}, which needs {} bytes, and has {:?}", elements.div_ceil(2), weight.bytes().unwrap_or(0)));
+        return Err(format!(
+            "is a bitsandbytes weight of shape {shape:?}, which needs {} bytes, and has {:?}",
+            elements.div_ceil(2),
+            weight.bytes().unwrap_or(0)
+        ));
     }
     let blocks = elements.div_ceil(block);
     let absmax = context.part(name, ".absmax").ok_or("is a bitsandbytes weight, but its absmax is missing")?;

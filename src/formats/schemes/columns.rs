@@ -260,11 +260,14 @@ fn unpack_words(bits: u32, words: &[u32], codes: &mut Vec<u8>) {
     if bits == 3 {
         for [a, b, c] in words.as_chunks().0 {
             let mut window = u128::from(*a) | u128::from(*b) << 32 | u128::from(*c) << 64;
-            codes.extend(std::iter::repeat_with(|| {
-                let code = (window as u32 & mask) as u8;
-                window >>= 3;
-                code
-            }).take(32));
+            codes.extend(
+                std::iter::repeat_with(|| {
+                    let code = (window as u32 & mask) as u8;
+                    window >>= 3;
+                    code
+                })
+                .take(32),
+            );
         }
         return;
     }

@@ -79,7 +79,8 @@ fn layout(context: &Context<'_>, name: &[u8], packed: Tensor<'_>, scale: Tensor<
     if context.config.method() != Some("compressed-tensors") {
         return Err("looks like a compressed-tensors weight, but no configuration says so".to_string());
     }
-    let groups = context.config.get("config_groups").and_then(Json::as_object).ok_or("is a compressed-tensors weight, but the configuration has no config_groups")?;
+    let groups =
+        context.config.get("config_groups").and_then(Json::as_object).ok_or("is a compressed-tensors weight, but the configuration has no config_groups")?;
     let shape = context.part(name, "_shape").ok_or("is a compressed-tensors weight, but its weight_shape is missing")?;
     let shape = integers(context, shape)?;
     let ([.., rows, columns], Some(_)) = (shape.as_slice(), product(&shape)) else { return Err(format!("its weight_shape {shape:?} is not that of a matrix")) };
@@ -137,7 +138,12 @@ fn layout(context: &Context<'_>, name: &[u8], packed: Tensor<'_>, scale: Tensor<
         }
         Some(g_idx) => return Err(format!("its g_idx has shape {:?} of {}, expected [{columns}] of i32", g_idx.shape(), g_idx.dtype())),
     };
-    let codes = Rows { extent: packed.stored().ok_or("its bytes are missing")?, bits: u32::try_from(bits).unwrap_or(8), row_bytes: width.saturating_mul(4), a_word: *a_word };
+    let codes = Rows {
+        extent: packed.stored().ok_or("its bytes are missing")?,
+        bits: u32::try_from(bits).unwrap_or(8),
+        row_bytes: width.saturating_mul(4),
+        a_word: *a_word,
+    };
     let mut facts = json!({
         "layout": "pack_quantized", "bits": bits, "group_size": group, "symmetric": weights.symmetric, "result_dtype": rounding.name(),
         "packed": text(packed.name()), "scales": text(scale.name()),
