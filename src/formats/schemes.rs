@@ -31,6 +31,7 @@ use crate::quant;
 use crate::recipe::{Inputs, Scheme, Values};
 use crate::source::Extent;
 use config::Config;
+use half::slice::HalfFloatSliceExt;
 
 /// What a layout found: a tensor with logical values.
 struct Found {
@@ -212,11 +213,39 @@ impl Rounding {
     }
 
     fn round(self, value: f32) -> f32 {
+        let mut one = [value];
+        self.round_all(&mut one);
+        one[0]
+    }
+
+    /// Rounds each value.
+    fn round_all(self, values: &mut [f32]) {
         match self {
-            Self::F32 => value,
-            Self::F16 => half::f16::from_bits(quant::narrow::f32_to_f16_bits(value)).to_f32(),
-            Self::Bf16 => f32::from_bits(u32::from(quant::narrow::f32_to_bf16_bits(value)) << 16),
+            Self::F32 => {}
+            Self::F16 => {
+                let mut halves = [half::f16::ZERO; RUN];
+                for values in values.chunks_mut(RUN) {
+                    let Some(halves) = halves.get_mut(..values.len()) else { continue };
+                    halves.convert_from_f32_slice(values);
+                    halves.convert_to_f32_slice(values);
+                }
+            }
+            Self::Bf16 => values.iter_mut().for_each(|value| {
+                let bits = value.to_bits();
+                let rounded = bits.wrapping_add(0x7FFF).wrapping_add(bits >> 16 & 1) & 0xFFFF_0000;
+                *value = if value.is_nan() { f32::NAN } else { f32::from_bits(rounded) };
+            }),
         }
+    }
+}
+
+/// Values that are rounded at a time: both forms stay in the first-level cache.
+const RUN: usize = 256;
+
+/// The value of each code in a table.
+fn look_up<const N: usize>(table: &[f32; N], codes: &[u8], out: &mut [f32]) {
+    for (value, code) in out.iter_mut().zip(codes) {
+        *value = table.get(usize::from(*code)).copied().unwrap_or(0.0);
     }
 }
 

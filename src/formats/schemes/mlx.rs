@@ -177,15 +177,23 @@ impl Groups for Mlx {
         }
     }
 
-    fn value(&self, state: &State, group: usize, code: u8) -> f32 {
+    fn values(&self, state: &State, group: usize, codes: &[u8], out: &mut [f32]) {
         let scale = state.scales.get(group).copied().unwrap_or(0.0);
         match &self.table {
-            Some(table) => table.get(usize::from(code)).copied().unwrap_or(0.0) * scale,
-            None => {
-                let bias = state.offsets.get(group).copied().unwrap_or(0.0);
-                self.rounding.round(self.rounding.round(f32::from(code) * scale) + bias)
+            Some(table) => {
+                super::look_up(table, codes, out);
+                out.iter_mut().for_each(|value| *value *= scale);
             }
+            None => out.iter_mut().zip(codes).for_each(|(value, code)| *value = f32::from(*code) * scale),
         }
+    }
+
+    fn sum(&self, state: &State, group: usize) -> Option<f32> {
+        self.biases.is_some().then(|| state.offsets.get(group).copied().unwrap_or(0.0))
+    }
+
+    fn rounding(&self) -> Rounding {
+        if self.table.is_some() { Rounding::F32 } else { self.rounding }
     }
 }
 
