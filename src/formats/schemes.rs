@@ -19,6 +19,7 @@ mod nvfp4;
 mod patterns;
 mod torchao;
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -53,6 +54,10 @@ struct Context<'a> {
     taken: HashSet<(u32, Option<Vec<u8>>)>,
     /// What is not certain: the reason, and the first tensor it concerns and how many.
     doubts: Vec<(String, String, u64)>,
+    /// Where a reason stands among them.
+    reasons: HashMap<String, usize>,
+    /// Steps that are left for matching names.
+    steps: Cell<u32>,
 }
 
 /// Finds every layout of a container and applies it.
@@ -67,7 +72,16 @@ pub(super) fn apply(opening: &Opening, builder: &mut Builder) -> Result<()> {
     let (found, doubts) = {
         let catalog = builder.catalog();
         let names = catalog.tensors().map(|t| (t.name(), t.index())).collect();
-        let mut context = Context { catalog, names, config, found: Vec::new(), taken: HashSet::new(), doubts: Vec::new() };
+        let mut context = Context {
+            catalog,
+            names,
+            config,
+            found: Vec::new(),
+            taken: HashSet::new(),
+            doubts: Vec::new(),
+            reasons: HashMap::new(),
+            steps: Cell::new(patterns::ALL_STEPS),
+        };
         for find in [mlx::find, gptq::find, bitsandbytes::find, compressed::find, micro::find, torchao::find, blocks::find, nvfp4::find] {
             find(&mut context);
         }
@@ -123,9 +137,12 @@ impl<'a> Context<'a> {
     /// Notes that a layout is not certain; each reason is told once.
     fn doubt(&mut self, tensor: Tensor<'_>, what: impl Into<String>) {
         let what = what.into();
-        match self.doubts.iter_mut().find(|(reason, ..)| *reason == what) {
+        match self.reasons.get(&what).and_then(|at| self.doubts.get_mut(*at)) {
             Some((_, _, count)) => *count = count.saturating_add(1),
-            None => self.doubts.push((what, String::from_utf8_lossy(tensor.name()).into_owned(), 1)),
+            None => {
+                self.reasons.insert(what.clone(), self.doubts.len());
+                self.doubts.push((what, text(tensor.name()), 1));
+            }
         }
     }
 

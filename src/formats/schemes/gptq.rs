@@ -71,7 +71,7 @@ fn overrides<'c>(context: &'c Context<'_>, stem: &[u8]) -> Result<Option<&'c Jso
             Some(("+", pattern)) => (false, pattern),
             _ => (false, key.as_str()),
         };
-        match patterns::matches(pattern, &stem) {
+        match patterns::matches(pattern, &stem, &context.steps) {
             Some(false) => {}
             Some(true) if negative || *value == json!(false) => {
                 return Err("is a packed weight, but the configuration's dynamic overrides say that it is not quantised".to_string());
