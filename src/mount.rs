@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -104,6 +105,10 @@ impl MountPoint {
     fn prepare(given: &Path, args: &MountArgs) -> Result<Self> {
         let refuse = |what: &str| Error::unsupported(format!("the mount point {what}")).in_file(given);
         let path = absolute(given)?;
+        while args.replace && is_ours(&path) {
+            // Without asking it anything: its server may hang.
+            detach(&path)?;
+        }
         heal(&path)?;
         match std::fs::symlink_metadata(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -118,10 +123,7 @@ impl MountPoint {
             return Err(refuse("is a file, expected a folder"));
         }
         if is_ours(&path) {
-            if !args.replace {
-                return Err(refuse("has a live mount of mount-tensors already").hint("unmount it with -u, or say --replace"));
-            }
-            detach(&path)?;
+            return Err(refuse("has a live mount of mount-tensors already").hint("unmount it with -u, or say --replace"));
         }
         let mut entries = match std::fs::read_dir(&path) {
             // A server that was unmounted just now has removed the folder that it had made.
@@ -157,7 +159,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// One mount of the mount table.
 struct Entry {
-    /// The device number, which no two live mounts share.
+    /// The device number, which no two live mounts share; that of a mount that is gone is given out again.
     device: Vec<u8>,
     /// The file system type.
     kind: Vec<u8>,
@@ -262,8 +264,14 @@ pub(crate) fn unmount(points: &[OsString]) -> Result<u8> {
             if !is_ours(&path) {
                 return Err(Error::unsupported("is not a mount of mount-tensors").in_file(given));
             }
-            take_down(&path, is_dead(&path)).map_err(|e| {
-                let busy = e.raw_os_error() == Some(libc::EBUSY);
+            let is_busy = |e: &std::io::Error| e.raw_os_error() == Some(libc::EBUSY);
+            let taken_down = match take_down(&path, false) {
+                // Nobody can go on reading what nobody serves.
+                Err(e) if is_busy(&e) && is_dead(&path) => take_down(&path, true),
+                other => other,
+            };
+            taken_down.map_err(|e| {
+                let busy = is_busy(&e);
                 let error = Error::io("cannot unmount", e).in_file(given);
                 if busy {
                     error.hint("a program has a file open in it or its working directory there; close it, or stop the server with SIGTERM")
@@ -336,9 +344,12 @@ impl Mounted {
     fn serve(self, point: MountPoint) -> Result<u8> {
         let Self { fs, session, opened, signals, device } = self;
         let notifier = session.notifier();
+        let over = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&over);
         let server = std::thread::Builder::new().name("serve".to_string()).spawn(move || {
             let ended = run_to_the_end(session);
-            // Wakes the thread that waits for signals.
+            // Wakes the thread that waits for signals, which must not take this for a wish to unmount: its device number may be another mount's by now.
+            tell.store(true, Ordering::Release);
             sys::signal_self();
             ended
         });
@@ -359,7 +370,7 @@ impl Mounted {
                         opened.invalidate_changed(&fs, &notifier);
                     }
                 }
-                Some(_) if server.is_finished() => {}
+                Some(_) if over.load(Ordering::Acquire) => break,
                 Some(_) if stopping.is_some() => break,
                 Some(_) => {
                     // The name is gone at once; who has a file open may read it to its end.
@@ -376,7 +387,7 @@ impl Mounted {
         }
         point.remove_if_created();
         log::info!("{}: unmounted", point.path.display());
-        if server.is_finished()
+        if over.load(Ordering::Acquire)
             && let Ok(Err(e)) = server.join()
         {
             return Err(Error::io("the connection to the kernel failed", e));

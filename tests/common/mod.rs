@@ -50,7 +50,8 @@ pub(crate) fn skipped(why: &str) {
     use std::io::Write;
     // Not println: the test harness would swallow it for a test that passes.
     let name = thread::current().name().unwrap_or("?").to_string();
-    let _ = writeln!(std::io::stderr(), "skipped: {why} ({name})");
+    // In one piece, since other tests write as well.
+    let _ = std::io::stderr().write_all(format!("skipped: {why} ({name})\n").as_bytes());
 }
 
 /// Whether a tool is installed; its absence is said aloud.

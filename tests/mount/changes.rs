@@ -241,3 +241,48 @@ fn metadata_of_a_rewritten_source_is_never_made_of_its_new_bytes() {
     assert!(text(mounted.path("tensors.json")).starts_with('['));
     mounted.unmount();
 }
+
+#[test]
+fn a_source_that_changes_while_it_is_opened_mounts_or_is_refused() {
+    if !fuse_is_here() {
+        return;
+    }
+    let place = Place::new();
+    let source = place.path("changing.gguf");
+    let whole = fs::read(crate::common::fixture("gguf/good/tiny.gguf")).unwrap();
+    fs::write(&source, &whole).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = File::options().write(true).open(&source).unwrap();
+            for round in 0u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                file.set_len(round * 977 % whole.len() as u64).unwrap();
+                std::thread::sleep(Duration::from_micros(500));
+                file.write_all_at(&whole, 0).unwrap();
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let results: Vec<_> = (0..40)
+            .map(|_| {
+                let done = crate::common::run(place.program().arg("-q").arg(&source).arg(place.path("mnt")));
+                if done.code == Some(0) {
+                    // Whatever is served, the listing is there and the server lives.
+                    let listed = fs::read_dir(place.path("mnt")).map(Iterator::count);
+                    place.unmount(place.path("mnt"));
+                    place.all_over();
+                    listed.map(|_| ()).map_err(|e| e.to_string())
+                } else if done.code == Some(1) && !done.err.contains("panicked") && !done.err.contains("internal error") {
+                    Ok(())
+                } else {
+                    Err(format!("{done:?}"))
+                }
+            })
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    });
+    place.all_over();
+}

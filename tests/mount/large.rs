@@ -50,6 +50,16 @@ fn the_start_of_every_file_of_a_3_gb_model_costs_neither_time_nor_memory() {
     decoded.read_exact_at(&mut bytes, size / 2 + 1).unwrap();
     decoded.read_exact_at(&mut bytes, size - 100_000).unwrap();
     assert!(bytes.iter().all(|b| *b == 0));
+    // And reading much of it keeps nothing.
+    std::thread::scope(|scope| {
+        for reader in 0..4u64 {
+            let decoded = &decoded;
+            scope.spawn(move || {
+                let mut bytes = vec![0u8; MIB as usize];
+                (0..24).for_each(|step| decoded.read_exact_at(&mut bytes, (reader * 100 + step) * MIB).unwrap());
+            });
+        }
+    });
     assert!(status_bytes(server, "RssAnon") < 64 * MIB);
     drop(decoded);
     mounted.unmount();

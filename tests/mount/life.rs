@@ -196,6 +196,42 @@ fn a_live_mount_is_replaced_only_on_request() {
 }
 
 #[test]
+fn a_server_that_hangs_can_be_unmounted_and_replaced() {
+    if !fuse_is_here() {
+        return;
+    }
+    for replace in [true, false] {
+        let mounted = Mounted::new(tiny());
+        let server = mounted.place.server();
+        posix::kill(server, libc::SIGSTOP);
+        if replace {
+            run(mounted.place.program().arg("--replace").arg(tiny()).arg(&mounted.point)).good();
+            assert!(text(mounted.path("info.json")).starts_with('{'));
+        } else {
+            mounted.place.unmount(&mounted.point);
+            assert!(mounted.place.mounts().is_empty());
+        }
+        posix::kill(server, libc::SIGCONT);
+        eventually("the server that hung ends", SHORT, || !mounted.place.servers().contains(&server));
+        assert_eq!(mounted.place.mounts().len(), usize::from(replace));
+    }
+}
+
+#[test]
+fn a_dead_mount_with_an_open_file_is_unmounted() {
+    if !fuse_is_here() {
+        return;
+    }
+    let mounted = Mounted::new(tiny());
+    let file = File::open(mounted.path("source/tiny.gguf")).unwrap();
+    posix::kill(mounted.place.server(), libc::SIGKILL);
+    eventually("the killed server is gone", SHORT, || mounted.place.servers().is_empty());
+    mounted.place.unmount(&mounted.point);
+    assert!(mounted.place.mounts().is_empty());
+    drop(file);
+}
+
+#[test]
 fn a_server_that_was_replaced_leaves_its_successor_alone() {
     if !fuse_is_here() {
         return;

@@ -350,3 +350,42 @@ fn a_user_who_may_not_open_the_device_is_told_so_and_of_the_commands_that_need_n
     // A mount point that is somebody else's.
     assert_eq!(errno(fs::metadata(place.path("home/mnt"))), libc::ENOENT);
 }
+
+#[test]
+fn a_missing_device_is_named_at_once_with_its_cure() {
+    if !fuse_is_here() || !is_root() || !has_tool("unshare") {
+        return;
+    }
+    let place = Place::new();
+    let mut command = Command::new("unshare");
+    place.mark(&mut command);
+    // A /dev of its own without anything in it.
+    let script = "mount -t tmpfs none /dev || exit 99; exec \"$0\" \"$@\"";
+    let started = std::time::Instant::now();
+    let done = run(command.args(["-m", "--", "sh", "-c", script, PROGRAM]).arg(tiny()).arg(place.path("mnt")));
+    if done.code == Some(99) {
+        skipped(&format!("no other /dev can be had here: {}", done.err));
+        return;
+    }
+    let refused = done.refused();
+    assert!(refused.contains("/dev/fuse") && refused.contains("--device /dev/fuse"), "{refused}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(5));
+    assert!(!place.path("mnt").exists());
+}
+
+#[test]
+fn the_log_says_who_owns_the_mount_and_whether_others_may_enter() {
+    if !fuse_is_here() {
+        return;
+    }
+    let place = Place::new();
+    let log = place.path("log");
+    run(place.program().args(["-v", "--log-file"]).arg(&log).arg(tiny()).arg(place.path("mnt"))).good();
+    place.unmount(place.path("mnt"));
+    place.all_over();
+    let log = text(&log);
+    assert!(log.contains(&format!("owned by user {}", posix::user())) && log.contains("nobody else may enter"), "{log}");
+    // Under -q only errors are told, and standard output stays empty.
+    let quiet = run(place.program().arg("-q").arg(fixture("gguf/degraded/unknown_type.gguf")).arg(place.path("mnt")));
+    assert_eq!((quiet.code, quiet.err.as_str(), quiet.out.as_slice()), (Some(0), "", &b""[..]));
+}
