@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -242,10 +243,10 @@ fn hidden_files_pipes_and_sockets_are_left_alone() {
 fn what_cannot_be_read_costs_only_itself() {
     let folder = Folder::new(&[("model.safetensors", &one("a", 1)), ("secret.safetensors", &one("b", 2)), ("closed/x.safetensors", &one("c", 3))]);
     let (file, closed) = (folder.path().join("secret.safetensors"), folder.path().join("closed"));
-    fs::set_permissions(&file, fs::Permissions::from_mode(0)).unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::File::open(&file).is_ok() {
-        println!("SKIPPED: this user may read everything, so nothing can be made unreadable");
+        writeln!(std::io::stderr(), "SKIPPED: this user may read everything, so nothing can be made unreadable").unwrap();
     } else {
         let fs = folder.open();
         assert_eq!(names(&fs, "raw"), ["a.u8"]);
