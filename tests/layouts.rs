@@ -1,7 +1,13 @@
 //! Quantised layouts: what is decoded equals what the layout's own library decodes, and what is not certain is served as it is stored.
 //!
 //! `fixtures/layouts/README.md` says which library judged which folder, and `scripts/make-layouts` how.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, clippy::panic, reason = "in a test, a panic is the report of a failure")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic,
+    reason = "in a test, a panic is the report of a failure"
+)]
 
 #[path = "common/support.rs"]
 mod support;
@@ -64,7 +70,10 @@ fn values_are_those_of_the_layouts_own_libraries() {
             };
             let values = canonical(read(&fs, file).unwrap());
             if sha256(&values) != wanted["f32_sha256"].as_str().unwrap() {
-                wrong.push(format!("{path}: {name}: the values differ: {:?}", values.chunks_exact(4).take(4).map(|v| f32::from_le_bytes(v.try_into().unwrap())).collect::<Vec<_>>()));
+                wrong.push(format!(
+                    "{path}: {name}: the values differ: {:?}",
+                    values.chunks_exact(4).take(4).map(|v| f32::from_le_bytes(v.try_into().unwrap())).collect::<Vec<_>>()
+                ));
             }
         }
     }
@@ -120,8 +129,24 @@ fn every_layout_says_what_it_is_made_of() {
     }
     let all: Vec<&str> = layouts.iter().map(String::as_str).collect();
     let wanted = [
-        "awq", "bitsandbytes_fp4", "bitsandbytes_int8", "bitsandbytes_nf4", "fp8_scaled", "gpt_oss_mxfp4", "gptq", "int8_scaled", "mlx_affine", "mlx_mxfp4", "mlx_mxfp8",
-        "mlx_nvfp4", "modelopt_nvfp4", "mxfp4_pack_quantized", "nvfp4_pack_quantized", "pack_quantized", "torchao_float8tensor", "torchao_int8tensor",
+        "awq",
+        "bitsandbytes_fp4",
+        "bitsandbytes_int8",
+        "bitsandbytes_nf4",
+        "fp8_scaled",
+        "gpt_oss_mxfp4",
+        "gptq",
+        "int8_scaled",
+        "mlx_affine",
+        "mlx_mxfp4",
+        "mlx_mxfp8",
+        "mlx_nvfp4",
+        "modelopt_nvfp4",
+        "mxfp4_pack_quantized",
+        "nvfp4_pack_quantized",
+        "pack_quantized",
+        "torchao_float8tensor",
+        "torchao_int8tensor",
     ];
     assert_eq!(all, wanted);
 }
