@@ -174,7 +174,8 @@ fn name(random: &mut Random, earlier: &[Vec<u8>]) -> Vec<u8> {
         match random.below(12) {
             0 => {
                 let len = 200 + random.below(120) as usize;
-                let character: &[u8] = *random.pick(&[&b"n"[..], b"\xE6\xBC\xA2", b"\xFF", b"%41", b"."]);
+                const CHARACTERS: [&[u8]; 5] = [b"n", b"\xE6\xBC\xA2", b"\xFF", b"%41", b"."];
+                let character = random.pick(&CHARACTERS);
                 out.extend(character.iter().cycle().take(len / character.len() * character.len()));
                 out.extend(random.below(3).to_string().bytes());
             }

@@ -17,11 +17,10 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{Format, Head, Opening, Shards, hf_index};
-use crate::catalog::{Builder, Order, Region, Spec, Value};
+use crate::catalog::{Builder, Region, Spec, Value};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::limits;
-use crate::reader::Endian;
 use crate::source::{Source, SourceId};
 
 pub(super) const FORMAT: Format = Format {
@@ -183,21 +182,7 @@ fn read_tensor(name: &str, raw: &str, id: SourceId, data: u64, builder: &mut Bui
     if offset.is_none() {
         builder.tensor_issue(id, name.as_bytes(), format!("its data starts at byte {begin} of the data, far outside the file"), "listed without files");
     }
-    let spec = Spec {
-        name: name.as_bytes(),
-        dtype,
-        shape: &entry.shape,
-        stored_shape: None,
-        order: Order::C,
-        endian: Endian::Little,
-        source: id,
-        offset,
-        bytes: Some(bytes),
-        opaque,
-        computed: None,
-        scheme: None,
-        same_as: None,
-    };
+    let spec = Spec { bytes: Some(bytes), opaque, ..Spec::new(name.as_bytes(), dtype, &entry.shape, id, offset) };
     if (shards.elsewhere)(name.as_bytes()) { builder.tensor_later(&spec) } else { builder.tensor(&spec) }
 }
 
@@ -297,21 +282,8 @@ fn add_ties(entries: &[(Name<'_>, &RawValue)], metadata: &[(String, String)], id
         let Ok(entry) = serde_json::from_str::<Entry<'_>>(raw.get()) else { continue };
         let (dtype, opaque) = dtype(&entry.dtype);
         let (begin, end) = entry.data_offsets;
-        builder.tie(&Spec {
-            name: dropped.as_bytes(),
-            dtype,
-            shape: &entry.shape,
-            stored_shape: None,
-            order: Order::C,
-            endian: Endian::Little,
-            source: id,
-            offset: data.checked_add(begin),
-            bytes: end.checked_sub(begin),
-            opaque,
-            computed: None,
-            scheme: None,
-            same_as: None,
-        })?;
+        let bytes = end.checked_sub(begin);
+        builder.tie(&Spec { bytes, opaque, ..Spec::new(dropped.as_bytes(), dtype, &entry.shape, id, data.checked_add(begin)) })?;
     }
     Ok(())
 }
