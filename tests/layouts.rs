@@ -250,7 +250,7 @@ fn other_shapes_types_and_parameters_never_panic() {
                 let mut shape: Vec<u64> = entry["shape"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap()).collect();
                 let product: u64 = shape.iter().product();
                 shape.reverse();
-                let halves = if product % 2 == 0 { vec![2, product / 2] } else { vec![product, 1] };
+                let halves = if product.is_multiple_of(2) { vec![2, product / 2] } else { vec![product, 1] };
                 for shape in [shape, vec![product], vec![1, product], vec![product, 1], halves, vec![1, 1, product]] {
                     let mut changed = header.clone();
                     changed[&name]["shape"] = serde_json::json!(shape);
