@@ -192,6 +192,7 @@ impl<'a> Writer<'a> {
             }
             self.write(*item, depth);
             if self.left == 0 {
+                self.cut = true;
                 break;
             }
         }
@@ -206,6 +207,7 @@ impl<'a> Writer<'a> {
             self.key(*key);
             self.write(*value, depth);
             if self.left == 0 {
+                self.cut = true;
                 break;
             }
         }

@@ -230,11 +230,24 @@ fn repr(graph: &Graph, id: Id, depth: u32, out: &mut Vec<u8>) {
             out.extend(if module.is_empty() { name.to_string() } else { format!("{module}.{name}") }.as_bytes());
         }
         Node::Object(object) => {
+            // Bytes of Python 3 under protocol 2.
+            if let Some(("_codecs", "encode", [text, ..])) = graph.call(id)
+                && let Some(bytes) = graph.short(*text).and_then(|text| latin1(text))
+            {
+                out.push(b'b');
+                quote(&bytes, true, out);
+                return;
+            }
             repr(graph, object.callee, deeper, out);
             list(graph.tuple(object.args).unwrap_or_default(), "(", ")", out);
         }
         Node::Persistent(name) => repr(graph, *name, deeper, out),
     }
+}
+
+/// Text that stands for bytes.
+pub(in crate::formats) fn latin1(text: &[u8]) -> Option<Vec<u8>> {
+    std::str::from_utf8(text).ok()?.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect()
 }
 
 /// A string in the quotes and escapes of Python's `repr`.
@@ -279,6 +292,7 @@ mod tests {
             (b"\x88.", "True"),
             (b"X\x04\0\0\0it's\x85.", "(\"it's\",)"),
             (b"C\x02a\xff.", "b'a\\xff'"),
+            (b"c_codecs\nencode\nX\x01\0\0\0bX\x06\0\0\0latin1\x86R.", "b'b'"),
             (b"ctorch\nfloat32\n.", "torch.float32"),
             (b"L123456789012345678901234567890L\n.", "123456789012345678901234567890"),
             (b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.", "119547037146038801333356"),

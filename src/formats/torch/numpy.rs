@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::super::npy;
 use super::super::pickle::json::{Writer, float, modern};
+use super::super::pickle::text::latin1;
 use super::super::pickle::{Graph, Id, Node, Run};
 use super::tensor::Bad;
 use crate::catalog::{Order, Spec, product};
@@ -98,11 +99,6 @@ impl Payload {
 }
 
 const NOT_LATIN1: &str = "its bytes are text with characters that are no bytes";
-
-/// Text that stands for bytes.
-fn latin1(text: &[u8]) -> Option<Vec<u8>> {
-    std::str::from_utf8(text).ok()?.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect()
-}
 
 /// Long text that stands for bytes: where it is, and how many bytes come before each window of it.
 pub(super) struct Latin1 {
@@ -322,7 +318,7 @@ fn literal(graph: &Graph, id: Id, depth: usize) -> Option<npy::Literal> {
     };
     if matches!(bare.as_str(), "M8" | "m8") {
         let unit = state.get(8).and_then(|meta| graph.tuple(*meta)).and_then(|meta| graph.tuple(*meta.get(1)?))?;
-        let (name, count) = (String::from_utf8(graph.short(*unit.first()?)?.to_vec()).ok()?, graph.int(*unit.get(1)?)?);
+        let (name, count) = (String::from_utf8(Payload::of(graph, *unit.first()?)?.ok()?.read(graph, 64)?).ok()?, graph.int(*unit.get(1)?)?);
         let count = if count == 1 { String::new() } else { count.to_string() };
         return text(if name == "generic" { format!("{mark}{bare}") } else { format!("{mark}{bare}[{count}{name}]") });
     }
@@ -332,6 +328,8 @@ fn literal(graph: &Graph, id: Id, depth: usize) -> Option<npy::Literal> {
 /// The letter and size of a scalar type.
 fn named(name: &str) -> Option<&'static str> {
     Some(match name {
+        // The class of structured scalars; the fields are in the state.
+        "record" | "void" => "V",
         "bool" | "bool_" => "b1",
         "int8" => "i1",
         "int16" => "i2",

@@ -195,6 +195,9 @@ impl<'a, 'b> Walk<'a, 'b> {
             if let Some(id) = next.take().filter(|id| self.state(*id) == Holds::Unknown) {
                 if self.is_tensor(id) {
                     self.set(id, Holds::Tensors);
+                    if let Some(parent) = stack.last().map(|(parent, _)| *parent) {
+                        self.set(parent, Holds::Tensors);
+                    }
                 } else {
                     self.set(id, Holds::Open);
                     stack.push((id, children(self.graph(), id).into_iter()));
