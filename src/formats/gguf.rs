@@ -18,7 +18,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{Format, Head, Opening};
-use crate::catalog::{Builder, Order, Region, Section, SideBytes, SideFile, Spec, StoredArray, Value};
+use crate::catalog::{Builder, Region, Section, SideBytes, SideFile, Spec, StoredArray, Value};
 use crate::dtype::DType;
 use crate::error::{Error, Result, quoted};
 use crate::limits;
@@ -201,20 +201,12 @@ fn add_tensors(source: &Arc<Source>, id: SourceId, header: &Header, builder: &mu
             builder.tensor_issue(id, name, format!("{dtype} has no defined big-endian layout"), "served in raw/ only");
         }
         builder.tensor(&Spec {
-            name,
-            dtype,
-            shape,
             stored_shape: original.map(|_| stored.as_slice()),
-            order: Order::C,
             endian: header.endian,
-            source: id,
-            offset,
             bytes: unknown.then_some(gap),
             // ggml defines no decoder for its intermediate format Q8_1 (type 9).
             opaque: unknown || swapped || info.kind == 9,
-            computed: None,
-            scheme: None,
-            same_as: None,
+            ..Spec::new(name, dtype, shape, id, offset)
         })?;
     }
     if header.tensor_count() > 0 {

@@ -62,21 +62,9 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     if objects {
         builder.tensor_issue(source, name, OBJECTS, "listed without files");
     }
-    builder.tensor(&Spec {
-        name,
-        dtype: header.dtype,
-        shape: &header.shape,
-        stored_shape: None,
-        order: header.order,
-        endian: header.endian,
-        source,
-        offset: (!objects).then_some(header.data_offset),
-        bytes: None,
-        opaque: false,
-        computed: None,
-        scheme: None,
-        same_as: None,
-    })
+    let offset = (!objects).then_some(header.data_offset);
+    let (order, endian) = (header.order, header.endian);
+    builder.tensor(&Spec { order, endian, ..Spec::new(name, header.dtype, &header.shape, source, offset) })
 }
 
 /// The type that a literal describes as `descr` does in a header: type, byte order, and the dimensions of a sub-array.

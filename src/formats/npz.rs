@@ -181,22 +181,11 @@ impl Array {
         } else if let Some(rest) = needed.and_then(|needed| left.checked_sub(needed)).filter(|rest| *rest > 0) {
             builder.tensor_issue(archive, name, format!("{rest} bytes after its last element belong to nothing"), "shown in source/ only");
         }
-        builder.tensor(&Spec {
-            name,
-            dtype: header.dtype,
-            shape: &header.shape,
-            stored_shape: None,
-            order: header.order,
-            endian: header.endian,
-            source,
-            offset: (!objects).then(|| start.saturating_add(header.data_offset)),
-            // The builder compares with the archive's end only: a member that is too short says so here.
-            bytes: needed.filter(|needed| *needed > left).map(|_| left),
-            opaque: false,
-            computed: None,
-            scheme: None,
-            same_as: None,
-        })
+        let offset = (!objects).then(|| start.saturating_add(header.data_offset));
+        // The builder compares with the archive's end only: a member that is too short says so here.
+        let bytes = needed.filter(|needed| *needed > left).map(|_| left);
+        let (order, endian) = (header.order, header.endian);
+        builder.tensor(&Spec { order, endian, bytes, ..Spec::new(name, header.dtype, &header.shape, source, offset) })
     }
 }
 
