@@ -442,3 +442,29 @@ pub(super) fn known(graph: &Graph, id: Id) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn any_part_of_bytes_that_are_long_text() {
+        let bytes: Vec<u8> = (0..300_000_u32).map(|i| (i * 7 % 251 + i / 1000) as u8).collect();
+        let text: String = bytes.iter().map(|b| char::from(*b)).collect();
+        for shift in 0..2 {
+            let source = Source::from_bytes("p", [&b"xy"[..shift], text.as_bytes(), b"z"].concat());
+            let long = Latin1::new(&source, shift as u64, text.len() as u64).unwrap();
+            assert_eq!(long.decoded, bytes.len() as u64);
+            for (first, len) in [(0, 10), (43_000, 3000), (40_000, 100_000), (299_999, 1), (0, 300_000), (65_536, 1), (123_456, 70_000)] {
+                let mut out = vec![0; len];
+                long.read(&|at, part| source.read_at(at, part), first as u64, &mut out).unwrap();
+                assert!(out == bytes[first..first + len], "{shift} {first} {len}");
+            }
+            assert!(long.read(&|at, part| source.read_at(at, part), 299_999, &mut [0; 2]).is_err());
+        }
+        let source = Source::from_bytes("p", "漢".repeat(9).into_bytes());
+        assert!(Latin1::new(&source, 0, 27).is_err());
+    }
+}

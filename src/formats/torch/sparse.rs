@@ -444,3 +444,91 @@ fn accumulate(class: &Type, endian: Endian, sum: &mut [u8], value: &[u8]) {
         Endian::Big => sum.iter_mut().rev().zip(bytes).for_each(|(to, from)| *to = from),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
+
+    use super::super::storage::{Place, Storage};
+    use super::*;
+    use crate::source::Source;
+
+    /// A builder with storages of i64, and views of them.
+    struct Parts {
+        builder: Builder,
+        sources: Vec<Arc<Source>>,
+    }
+
+    impl Parts {
+        fn view(&mut self, values: &[i64], shape: &[u64]) -> View {
+            let source = Source::from_bytes("storage", values.iter().flat_map(|v| v.to_le_bytes()).collect());
+            self.sources.push(Arc::clone(&source));
+            let place = Place { source: self.builder.source(source), offset: 0, bytes: values.len() as u64 * 8 };
+            let strides = (1..=shape.len()).map(|next| shape[next..].iter().product()).collect();
+            let class = Type::by_name("int64").unwrap();
+            View::new(Storage { place, class: Some(class) }, class, 0, shape.to_vec(), strides, Endian::Little).unwrap()
+        }
+
+        /// Any part of the dense tensor is the part of the whole one.
+        fn check(&self, sparse: &Sparse, whole: &[i64]) {
+            let elements = sparse.elements(&self.builder).unwrap();
+            for first in 0..=whole.len() {
+                for end in first..=whole.len() {
+                    let mut out = vec![1; (end - first) * 8];
+                    elements.read(Inputs::new(&self.sources), first as u64, &mut out).unwrap();
+                    let found: Vec<i64> = out.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect();
+                    assert_eq!(found, whole[first..end], "{:?} {first}..{end}", sparse.layout);
+                }
+            }
+        }
+    }
+
+    fn parts() -> Parts {
+        Parts { builder: Builder::new("test"), sources: Vec::new() }
+    }
+
+    #[test]
+    fn coo_in_and_out_of_order_with_an_index_twice() {
+        for (rows, columns, whole) in [([2, 0, 2], [1, 0, 1], [2, 0, 0, 0, 0, 4]), ([0, 1, 1], [1, 0, 1], [0, 1, 2, 3, 0, 0])] {
+            let mut parts = parts();
+            let indices = parts.view(&[rows, columns].concat(), &[2, 3]);
+            let values = parts.view(&[1, 2, 3], &[3]);
+            let sparse = Sparse::new(Layout::Coo, vec![indices], values, vec![3, 2]).map_err(|bad| bad.what).unwrap();
+            parts.check(&sparse, &whole);
+        }
+    }
+
+    #[test]
+    fn rows_columns_and_blocks() {
+        let mut parts = parts();
+        let (pointers, plain) = (parts.view(&[0, 2, 3], &[3]), parts.view(&[0, 2, 1], &[3]));
+        let values = parts.view(&[1, 2, 3], &[3]);
+        let csr = Sparse::new(Layout::by_name("torch.sparse_csr").unwrap(), vec![pointers.clone(), plain.clone()], values.clone(), vec![2, 3]);
+        parts.check(&csr.map_err(|bad| bad.what).unwrap(), &[1, 0, 2, 0, 3, 0]);
+        let csc = Sparse::new(Layout::by_name("sparse_csc").unwrap(), vec![pointers.clone(), plain.clone()], values, vec![3, 2]);
+        parts.check(&csc.map_err(|bad| bad.what).unwrap(), &[1, 0, 0, 3, 2, 0]);
+        let blocks = parts.view(&(1..=12).collect::<Vec<_>>(), &[3, 2, 2]);
+        let bsr = Sparse::new(Layout::by_name("sparse_bsr").unwrap(), vec![pointers, plain], blocks, vec![4, 6]).map_err(|bad| bad.what).unwrap();
+        parts.check(&bsr, &[1, 2, 0, 0, 5, 6, 3, 4, 0, 0, 7, 8, 0, 0, 9, 10, 0, 0, 0, 0, 11, 12, 0, 0]);
+    }
+
+    #[test]
+    fn batches_and_dense_dimensions() {
+        let mut parts = parts();
+        let (pointers, plain) = (parts.view(&[0, 1, 1, 0, 0, 1], &[2, 3]), parts.view(&[1, 0], &[2, 1]));
+        let values = parts.view(&[1, 2, 3, 4], &[2, 1, 2]);
+        let csr = Sparse::new(Layout::by_name("sparse_csr").unwrap(), vec![pointers, plain], values, vec![2, 2, 2, 2]).map_err(|bad| bad.what).unwrap();
+        parts.check(&csr, &[0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 0, 0]);
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused_and_wild_indices_are_left_out() {
+        let mut parts = parts();
+        let indices = parts.view(&[0, 9, -1], &[1, 3]);
+        let values = parts.view(&[5, 6, 7], &[3]);
+        assert!(Sparse::new(Layout::Coo, vec![indices.clone()], values.clone(), vec![2, 2]).is_err());
+        assert!(Sparse::new(Layout::by_name("sparse_csr").unwrap(), vec![indices.clone()], values.clone(), vec![2, 2]).is_err());
+        let sparse = Sparse::new(Layout::Coo, vec![indices], values, vec![2]).map_err(|bad| bad.what).unwrap();
+        parts.check(&sparse, &[5, 0]);
+    }
+}

@@ -158,8 +158,14 @@ impl<'a> Finder<'a> {
     }
 
     fn look(&mut self, graph: &Graph, id: Id, builder: &mut Builder) -> Result<Storage, String> {
-        if let Node::Persistent(name) = graph.node(id) {
-            if let Some(named) = Named::read(graph, *name) {
+        // There are writers of the oldest form that leave the tuple as it is.
+        let name = match graph.node(id) {
+            Node::Persistent(name) => Some(*name),
+            Node::Tuple(..) => Some(id),
+            _ => None,
+        };
+        if let Some(name) = name {
+            if let Some(named) = Named::read(graph, name) {
                 let named = named?;
                 let place = match self.places.get(&named.key) {
                     Some(place) => place.clone(),
@@ -174,7 +180,7 @@ impl<'a> Finder<'a> {
                     place => named.at(place?),
                 };
             }
-            let key = super::super::pickle::text::str_of(graph, *name);
+            let key = super::super::pickle::text::str_of(graph, name);
             return match self.container.bare(&key, builder) {
                 Some(Bare::Storage(storage)) => Ok(storage),
                 _ => Err(format!("its storage has the unknown name {}", quoted(&key))),
