@@ -55,10 +55,11 @@ const SHOWN: usize = 5;
 fn sniff(head: &Head<'_>) -> bool {
     match head.bytes {
         _ if zip::is_magic(head.bytes) => archive::is_one(head.source),
+        // A header length of safetensors may begin as a pickle does; no pickle has a brace behind it.
+        _ if (super::safetensors::FORMAT.sniff)(head) => false,
         // A pickle with a protocol number; a zip that was put behind one is what its program would open.
         [0x80, 0..=5, ..] => true,
         _ if tar::is_one(head.bytes, head.source) => true,
-        _ if (super::safetensors::FORMAT.sniff)(head) => false,
         _ => Graph::begins_as_text(head.bytes, head.source.len() == head.bytes.len() as u64) || (head.bytes.len() >= 22 && archive::is_one(head.source)),
     }
 }
