@@ -8,8 +8,10 @@ mod gguf;
 mod hf_index;
 mod npy;
 mod npz;
+mod pickle;
 mod safetensors;
 mod schemes;
+mod torch;
 mod unknown;
 mod zip;
 
@@ -57,6 +59,8 @@ pub(crate) struct Shards<'a> {
 pub static FORMATS: &[Format] = &[
     gguf::FORMAT,
     npy::FORMAT,
+    // A zip with a torch pickle in it is torch's, even if there are arrays beside it.
+    torch::FORMAT,
     npz::FORMAT,
     hf_index::FORMAT,
     // No magic number: a plausible length and an opening brace.

@@ -21,11 +21,10 @@ const MAGICS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"\x89PNG\r\n\x1a\n", "a PNG image", ""),
     (0, b"\xff\xd8\xff", "a JPEG image", ""),
     (0, b"GIF8", "a GIF image", ""),
-    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "a PyTorch checkpoint in the format before version 1.6, which is not read yet", TORCH),
-    (0, b"\x80\x02", PICKLE, TORCH),
-    (0, b"\x80\x03", PICKLE, TORCH),
-    (0, b"\x80\x04", PICKLE, TORCH),
-    (0, b"\x80\x05", PICKLE, TORCH),
+    (0, b"\x80\x02", PICKLE, ""),
+    (0, b"\x80\x03", PICKLE, ""),
+    (0, b"\x80\x04", PICKLE, ""),
+    (0, b"\x80\x05", PICKLE, ""),
     (0, b"\x89HDF\r\n\x1a\n", HDF5, ""),
     (4, b"TFL3", "a TensorFlow Lite model, which is not read yet", ""),
     (4, b"ET12", "an ExecuTorch program, which is not read", ""),
@@ -53,9 +52,8 @@ const MAGICS: &[(usize, &[u8], &str, &str)] = &[
 ];
 
 const UNPACK: &str = "unpack it first";
-const TORCH: &str = "convert it to safetensors first: safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUTPUT)";
 const GGML: &str = "convert it with llama.cpp's convert_llama_ggml_to_gguf.py";
-const PICKLE: &str = "a Python pickle, which is not read";
+const PICKLE: &str = "a Python pickle";
 const HDF5: &str = "an HDF5 file (Keras, MATLAB 7.3, ...), which is not read yet";
 const SESSION: &str = "a session file of llama.cpp (the state of a conversation, not a model)";
 const TENSORRT: &str = "a TensorRT engine, which only the TensorRT version that made it reads";
@@ -122,6 +120,10 @@ fn zip_archive(head: &Head<'_>) -> Error {
             Ok(contents) => contents,
             Err(e) => e,
         },
+        Err(e) if e.message().starts_with("its end-of-archive record is missing") && starts_as_torch(head.bytes) => {
+            Error::format(format!("is truncated or not a PyTorch file: end-of-archive record missing, size {len} bytes"))
+                .hint("download it again: the end of the file has not arrived")
+        }
         Err(e) if head.bytes.starts_with(b"PK\x03\x04") && e.message().starts_with("its end-of-archive record is missing") => {
             Error::format(format!("is a zip archive (npz or PyTorch file?) cut short: its end-of-archive record is missing, size {len} bytes"))
                 .hint("download it again: the end of the file has not arrived")
@@ -130,15 +132,22 @@ fn zip_archive(head: &Head<'_>) -> Error {
     }
 }
 
+/// Whether a zip archive's first member is one of those that torch writes first.
+fn starts_as_torch(bytes: &[u8]) -> bool {
+    let len = bytes.get(26..28).and_then(|len| len.first_chunk()).map_or(0, |len| usize::from(u16::from_le_bytes(*len)));
+    let name = bytes.get(30..).and_then(|rest| rest.get(..len.min(rest.len()))).unwrap_or_default();
+    let inside = name.iter().position(|b| *b == b'/').and_then(|slash| name.get(slash.saturating_add(1)..)).unwrap_or_default();
+    zip::is_torch_pickle(name) || inside.starts_with(b"data/") || matches!(inside, b"version" | b"byteorder" | b".format_version" | b"archive_format")
+}
+
 /// What a whole zip archive holds.
 fn contents(source: &Source, directory: &Directory) -> crate::error::Result<Error> {
     const SHOWN: usize = 3;
     let mut names = Vec::new();
     let mut count: u64 = 0;
-    let (mut torch, mut gguf, mut keras, mut models) = (false, false, false, false);
+    let (mut gguf, mut keras, mut models) = (false, false, false);
     directory.walk(source, |entry| {
         count = count.saturating_add(1);
-        torch |= zip::is_torch_pickle(entry.name);
         gguf |= zip::has_suffix(entry.name, b".gguf");
         keras |= entry.name == b"model.weights.h5";
         models |= zip::has_suffix(entry.name, b".onnx") || zip::has_suffix(entry.name, b".safetensors");
@@ -151,9 +160,7 @@ fn contents(source: &Source, directory: &Directory) -> crate::error::Result<Erro
         names.push("…".to_string());
     }
     let list = names.join(", ");
-    Ok(if torch {
-        Error::unsupported("is a PyTorch checkpoint, not read yet by this version").hint(TORCH)
-    } else if gguf {
+    Ok(if gguf {
         Error::unsupported("is a zip archive with a compressed GGUF file, which only a stored one can be read from").hint(UNPACK)
     } else if keras {
         Error::unsupported("is a Keras model (.keras), which is not read yet")
@@ -284,7 +291,6 @@ mod tests {
             (b"%PDF-1.7", "PDF"),
             (b"\x89PNG\r\n\x1a\n", "is a PNG image, not a tensor container"),
             (b"\xff\xd8\xff\xe0", "JPEG"),
-            (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", "PyTorch checkpoint in the format before version 1.6"),
             (b"\x80\x04\x95", "Python pickle"),
             (b"\x89HDF\r\n\x1a\n", "HDF5"),
             (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
@@ -354,10 +360,11 @@ mod tests {
     #[test]
     fn zips_are_named_by_what_they_hold() {
         let torch = archive(&[stored("m/data.pkl", b"."), stored("m/data/0", b"0000")]);
-        assert!(explained(&torch).contains("is a PyTorch checkpoint, not read yet by this version"));
+        let numpy = archive(&[stored("a.npy", b"\x93NUMPY")]);
+        assert!(explained(&numpy[..numpy.len() - 1]).contains("cut short: its end-of-archive record is missing"));
         for cut in [1, 22, torch.len() / 2] {
             let text = explained(&torch[..torch.len() - cut]);
-            assert!(text.contains(&format!("end-of-archive record is missing, size {} bytes", torch.len() - cut)), "{text}");
+            assert!(text.contains(&format!("is truncated or not a PyTorch file: end-of-archive record missing, size {} bytes", torch.len() - cut)), "{text}");
         }
         assert!(explained(&archive(&[stored("config.json", b"{}"), stored("model.weights.h5", b"..")])).contains("Keras"));
         assert!(explained(&archive(&[stored("a.txt", b"a"), stored("b\x1b.txt", b"b")])).contains("without arrays: 2 members (\"a.txt\", \"b\\u{1b}.txt\")"));
