@@ -170,14 +170,14 @@ impl Numbers {
 
 /// The type in which a layout's library gives its values: each is rounded to it once and widened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rounding {
+pub(super) enum Rounding {
     F32,
     F16,
     Bf16,
 }
 
 impl Rounding {
-    fn of(name: &str) -> Option<Self> {
+    pub(super) fn of(name: &str) -> Option<Self> {
         match name {
             "f32" | "float32" | "torch.float32" => Some(Self::F32),
             "f16" | "float16" | "torch.float16" => Some(Self::F16),
@@ -186,7 +186,7 @@ impl Rounding {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
@@ -194,7 +194,7 @@ impl Rounding {
         }
     }
 
-    fn round(self, value: f32) -> f32 {
+    pub(super) fn round(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
             Self::F16 => half::f16::from_bits(quant::narrow::f32_to_f16_bits(value)).to_f32(),
