@@ -8,6 +8,7 @@ mod gguf;
 mod hf_index;
 mod npy;
 mod npz;
+mod onnx;
 mod safetensors;
 mod schemes;
 mod unknown;
@@ -59,6 +60,8 @@ pub static FORMATS: &[Format] = &[
     npy::FORMAT,
     npz::FORMAT,
     hf_index::FORMAT,
+    // No magic number either, but far more structure than a safetensors file is recognised by.
+    onnx::FORMAT,
     // No magic number: a plausible length and an opening brace.
     safetensors::FORMAT,
 ];
