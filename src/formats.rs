@@ -6,6 +6,7 @@
 mod folder;
 mod gguf;
 mod hf_index;
+mod msgpack;
 mod npy;
 mod npz;
 mod onnx;
@@ -62,6 +63,7 @@ pub static FORMATS: &[Format] = &[
     hf_index::FORMAT,
     // No magic number either, but far more structure than a safetensors file is recognised by.
     onnx::FORMAT,
+    msgpack::FORMAT,
     // No magic number: a plausible length and an opening brace.
     safetensors::FORMAT,
 ];

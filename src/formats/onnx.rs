@@ -36,13 +36,15 @@ pub(super) const FORMAT: Format =
     Format { name: "onnx", title: "ONNX models with their external data, TensorProto files", extensions: &["onnx", "pb"], sniff, open, part: None };
 
 fn sniff(head: &Head<'_>) -> bool {
-    // The tag of a field that begins one of the two messages: most files are told apart by it.
-    let plausible = head.bytes.first().is_some_and(|tag| matches!(tag >> 3, 1..=16) && matches!(tag & 7, 0 | 1 | 2 | 5));
+    // The tag of a field: most files are told apart by it.
+    let plausible = head.bytes.first().is_some_and(|tag| tag >> 3 != 0 && !matches!(tag & 7, 4 | 6 | 7));
     plausible && (is_model(head.source) || is_tensor(head.source))
 }
 
 /// Most fields that a sniffer looks at.
 const FIELDS: usize = 1 << 16;
+/// Most fields that ONNX does not have, in a file that is one all the same: protobuf lets a reader pass over them.
+const UNKNOWN_FIELDS: usize = 16;
 /// Longest name of a producer or domain, in bytes.
 const SHORT_BYTES: u64 = 4096;
 
@@ -50,11 +52,11 @@ fn whole(source: &Source) -> Run {
     Run { start: 0, len: source.len() }
 }
 
-/// Whether a file is a ModelProto: nothing but fields that it has, among them a version and a graph (or functions), in whatever order.
+/// Whether a file is a ModelProto: hardly anything but fields that it has, among them a version and a graph (or functions), in whatever order.
 fn is_model(source: &Source) -> bool {
     let mut wire = Wire::new(source);
     let mut cursor = wire.message(whole(source));
-    let (mut version, mut graph) = (false, false);
+    let (mut version, mut graph, mut unknown) = (false, false, 0usize);
     for _ in 0..FIELDS {
         match wire.next(&mut cursor) {
             // What is damaged later on is an issue, not another format.
@@ -67,6 +69,7 @@ fn is_model(source: &Source) -> bool {
                 (7, Value::Bytes(run)) if is_message(&mut wire, run, &GRAPH) => graph = true,
                 (8, Value::Bytes(run)) if is_message(&mut wire, run, &[(1, 2), (2, 0)]) => version = true,
                 (25, Value::Bytes(run)) if is_message(&mut wire, run, &FUNCTION) => graph = true,
+                (27.., _) if unknown < UNKNOWN_FIELDS => unknown = unknown.saturating_add(1),
                 _ => return false,
             },
         }
@@ -94,7 +97,7 @@ fn is_message(wire: &mut Wire<'_>, run: Run, fields: &[(u32, u8)]) -> bool {
                     Value::Bytes(_) => 2,
                     Value::Fixed(_) => 5,
                 };
-                if !fields.contains(&(number, kind)) {
+                if number <= 16 && !fields.contains(&(number, kind)) {
                     return false;
                 }
             }

@@ -86,14 +86,10 @@ pub(super) fn apply(model: &mut Model<'_>) -> Result<()> {
                 _ => None,
             };
             match layout {
-                Some((packed, Ok(new))) => {
-                    // Two nodes may do the same to one tensor.
-                    if seen.insert((packed.index(), new.scheme.facts.to_string())) {
-                        found.push(new);
-                    }
-                }
+                // Two nodes may do the same to one tensor.
+                Some((packed, Ok(new))) if seen.insert((packed.index(), new.scheme.facts.to_string())) => found.push(new),
+                Some((_, Ok(_))) | None => {}
                 Some((packed, Err(what))) => doubts.push((packed.index(), format!("{} {}: {what}", text(&candidate.op_type), quoted(&candidate.label)))),
-                None => {}
             }
         }
     }
@@ -200,10 +196,8 @@ fn linear_of(node: &Candidate, x: Tensor<'_>, scale: Tensor<'_>, zero: Option<Te
         }
         Covers { dimension, inner, block, scales: if block == 0 { 0 } else { dimension.div_ceil(block) } }
     };
-    if let Some(zero) = zero {
-        if zero.elements() != scale.elements() {
-            return Err(format!("its zero point has shape {:?}, its scale {:?}", zero.shape(), scale.shape()));
-        }
+    if let Some(zero) = zero.filter(|zero| zero.elements() != scale.elements()) {
+        return Err(format!("its zero point has shape {:?}, its scale {:?}", zero.shape(), scale.shape()));
     }
     let missing = || "its bytes, scale or zero point are missing".to_string();
     let facts = json!({
@@ -419,7 +413,11 @@ impl Values for Blocks {
             }
             let byte = row.saturating_mul(self.row_bytes).saturating_add(column.saturating_mul(self.bits) / 8);
             let code = code(codes.get(&self.codes, inputs, byte)?, column, self.bits);
-            *slot = self.rounding.round((code - current.2) * current.1);
+            *slot = self.rounding.round(match &self.zeros {
+                // With numbers for zero points onnxruntime rounds both products.
+                Zeros::Numbers(_) => code * current.1 - current.2 * current.1,
+                _ => (code - current.2) * current.1,
+            });
             column = column.saturating_add(1);
         }
         Ok(())

@@ -32,11 +32,9 @@ const PIECES: usize = 4096;
 impl Pieces {
     /// Adds a part, which is joined to the one before it where nothing lies between.
     pub(super) fn add(&mut self, number: u32, packed: bool, run: Run) {
-        if let Some(last) = self.pieces.last_mut() {
-            if !packed && !last.packed && last.number == number && last.run.end() == run.start {
-                last.run.len = last.run.len.saturating_add(run.len);
-                return;
-            }
+        if let Some(last) = self.pieces.last_mut().filter(|last| !packed && !last.packed && last.number == number && last.run.end() == run.start) {
+            last.run.len = last.run.len.saturating_add(run.len);
+            return;
         }
         if self.pieces.len() < PIECES {
             self.pieces.push(Piece { number, packed, run });
