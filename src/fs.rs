@@ -14,6 +14,9 @@ use crate::tree::{Branch, Entry, File, Node, ROOT, Set, Tree, View, Views, What}
 pub use crate::content::{Bytes, Scratch};
 pub use crate::tree::Ino;
 
+/// Longest name of a file or folder, in bytes.
+pub const LONGEST_NAME: usize = 255;
+
 /// Why a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errno {
@@ -23,6 +26,8 @@ pub enum Errno {
     IsFolder,
     /// A folder was expected.
     NotFolder,
+    /// No name is as long as that.
+    NameTooLong,
     /// The bytes cannot be had: gone, damaged, or the source was rewritten.
     Io,
     /// There is no such extended attribute.
@@ -97,6 +102,7 @@ impl Fs {
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr, Errno> {
         match self.node(parent)? {
             Node::File(_) | Node::TensorFile(..) => Err(Errno::NotFolder),
+            _ if name.len() > LONGEST_NAME => Err(Errno::NameTooLong),
             folder => self.attr(self.tree.lookup(folder, name).ok_or(Errno::NotFound)?),
         }
     }
@@ -285,10 +291,10 @@ impl Fs {
         Totals { bytes: containers.map(|(_, source)| source.len()).fold(0, u64::saturating_add), files: self.tree.count() }
     }
 
-    /// What has become of the sources: true if any was cut or rewritten.
-    pub fn any_source_changed(&self) -> bool {
+    /// What has become of each source.
+    pub fn health(&self) -> Vec<Health> {
         let sources = self.tree.sets().iter().flat_map(|set| set.catalog().sources());
-        sources.into_iter().any(|source| !source.is_member() && source.health() != Health::Same)
+        sources.filter(|source| !source.is_member()).map(|source| source.health()).collect()
     }
 }
 

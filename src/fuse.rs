@@ -16,7 +16,7 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
-use crate::fs::{Attr, Bytes, Errno, Fs, Ino, Scratch};
+use crate::fs::{Attr, Bytes, Errno, Fs, Ino, LONGEST_NAME, Scratch};
 
 /// How long the kernel may keep names and attributes: as long as it likes (the largest value it takes without overflow).
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -70,6 +70,7 @@ impl From<Errno> for fuser::Errno {
             Errno::NotFound => Self::ENOENT,
             Errno::IsFolder => Self::EISDIR,
             Errno::NotFolder => Self::ENOTDIR,
+            Errno::NameTooLong => Self::ENAMETOOLONG,
             Errno::Io => Self::EIO,
             Errno::NoAttribute => Self::ENODATA,
             Errno::NotSupported => Self::EOPNOTSUPP,
@@ -242,7 +243,7 @@ impl fuser::Filesystem for Adapter {
         guard("statfs", 1, || {
             const BLOCK: u32 = 4096;
             let totals = self.fs.totals();
-            reply.statfs(totals.bytes.div_ceil(u64::from(BLOCK)), 0, 0, totals.files, 0, BLOCK, 255, BLOCK);
+            reply.statfs(totals.bytes.div_ceil(u64::from(BLOCK)), 0, 0, totals.files, 0, BLOCK, LONGEST_NAME as u32, BLOCK);
         });
     }
 

@@ -2,10 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -33,10 +35,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<u8> {
     let fs = Fs::new(branches, args.views.unwrap_or(Views::ALL));
     tell_issues(&fs, args.strict)?;
     let greeting = greeting(&fs, Path::new(mountpoint));
-    let point = MountPoint::prepare(Path::new(mountpoint), args)?;
+    let mut point = MountPoint::prepare(Path::new(mountpoint), args)?;
     let title = title(sources);
     if args.foreground {
-        let mounted = Mounted::new(fs, &point, &title, args)?;
+        let mounted = Mounted::new(fs, &mut point, &title, args)?;
         greet(&greeting);
         return mounted.serve(point);
     }
@@ -103,6 +105,10 @@ impl MountPoint {
     fn prepare(given: &Path, args: &MountArgs) -> Result<Self> {
         let refuse = |what: &str| Error::unsupported(format!("the mount point {what}")).in_file(given);
         let path = absolute(given)?;
+        while args.replace && is_ours(&path) {
+            // Without asking it anything: its server may hang.
+            detach(&path)?;
+        }
         heal(&path)?;
         match std::fs::symlink_metadata(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -117,12 +123,16 @@ impl MountPoint {
             return Err(refuse("is a file, expected a folder"));
         }
         if is_ours(&path) {
-            if !args.replace {
-                return Err(refuse("has a live mount of mount-tensors already").hint("unmount it with -u, or say --replace"));
-            }
-            detach(&path)?;
+            return Err(refuse("has a live mount of mount-tensors already").hint("unmount it with -u, or say --replace"));
         }
-        let mut entries = std::fs::read_dir(&path).map_err(|e| Error::io("cannot list the mount point", e).in_file(given))?;
+        let mut entries = match std::fs::read_dir(&path) {
+            // A server that was unmounted just now has removed the folder that it had made.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                std::fs::create_dir(&path).map_err(|e| Error::io("cannot create the mount point", e).in_file(given))?;
+                return Ok(Self { path, created: true });
+            }
+            other => other.map_err(|e| Error::io("cannot list the mount point", e).in_file(given))?,
+        };
         if !args.allow_non_empty && entries.next().is_some() {
             return Err(refuse("is a folder that is not empty").hint("--allow-non-empty hides what is in it while mounted"));
         }
@@ -147,20 +157,28 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     Ok(std::fs::canonicalize(parent).map_or_else(|_| absolute.clone(), |parent| parent.join(name)))
 }
 
-/// The types of the mounts at a path, the topmost last.
-fn mounts_at(path: &Path) -> Vec<String> {
+/// One mount of the mount table.
+struct Entry {
+    /// The device number, which no two live mounts share; that of a mount that is gone is given out again.
+    device: Vec<u8>,
+    /// The file system type.
+    kind: Vec<u8>,
+}
+
+/// The mounts at a path, the topmost last.
+fn mounts_at(path: &Path) -> Vec<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut types = Vec::new();
+    let mut mounts = Vec::new();
     for line in table.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
         let Some(dash) = fields.iter().position(|f| *f == b"-") else { continue };
-        if let (Some(point), Some(kind)) = (fields.get(4), fields.get(dash + 1))
+        if let (Some(device), Some(point), Some(kind)) = (fields.get(2), fields.get(4), fields.get(dash + 1))
             && unescape(point) == path.as_os_str().as_bytes()
         {
-            types.push(String::from_utf8_lossy(kind).into_owned());
+            mounts.push(Entry { device: device.to_vec(), kind: kind.to_vec() });
         }
     }
-    types
+    mounts
 }
 
 /// Undoes the octal escapes of /proc/self/mountinfo (`\040` is a blank).
@@ -184,11 +202,12 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 fn is_ours(path: &Path) -> bool {
-    mounts_at(path).last().is_some_and(|kind| kind == TYPE)
+    mounts_at(path).last().is_some_and(|top| top.kind == TYPE.as_bytes())
 }
 
+/// Whether the server of a mount is gone. Not by stat: the kernel keeps the attributes of the root for as long as it is told to, also after that.
 fn is_dead(path: &Path) -> bool {
-    std::fs::metadata(path).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+    sys::ask(path).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
 }
 
 /// Detaches what a killed server of this program left behind; never touches a live mount or somebody else's.
@@ -245,8 +264,14 @@ pub(crate) fn unmount(points: &[OsString]) -> Result<u8> {
             if !is_ours(&path) {
                 return Err(Error::unsupported("is not a mount of mount-tensors").in_file(given));
             }
-            take_down(&path, is_dead(&path)).map_err(|e| {
-                let busy = e.raw_os_error() == Some(libc::EBUSY);
+            let is_busy = |e: &std::io::Error| e.raw_os_error() == Some(libc::EBUSY);
+            let taken_down = match take_down(&path, false) {
+                // Nobody can go on reading what nobody serves.
+                Err(e) if is_busy(&e) && is_dead(&path) => take_down(&path, true),
+                other => other,
+            };
+            taken_down.map_err(|e| {
+                let busy = is_busy(&e);
                 let error = Error::io("cannot unmount", e).in_file(given);
                 if busy {
                     error.hint("a program has a file open in it or its working directory there; close it, or stop the server with SIGTERM")
@@ -272,10 +297,12 @@ struct Mounted {
     session: Session<Adapter>,
     opened: OpenedInodes,
     signals: Signals,
+    /// Its device number in the mount table.
+    device: Option<Vec<u8>>,
 }
 
 impl Mounted {
-    fn new(fs: Fs, point: &MountPoint, title: &str, args: &MountArgs) -> Result<Self> {
+    fn new(fs: Fs, point: &mut MountPoint, title: &str, args: &MountArgs) -> Result<Self> {
         let signals = Signals::block();
         let (uid, gid) = sys::ids();
         let owner = Ownership { uid: args.uid.unwrap_or(uid), gid: args.gid.unwrap_or(gid), umask: args.umask.unwrap_or(0) };
@@ -297,27 +324,39 @@ impl Mounted {
         config.n_threads = Some(std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8)));
         config.clone_fd = true;
         let fs = Arc::new(fs);
-        let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner);
         device()?;
-        let session = Session::new(adapter, &point.path, &config).map_err(|e| refused(e, &point.path, args))?;
+        let (session, opened) = loop {
+            let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner);
+            match Session::new(adapter, &point.path, &config) {
+                Ok(session) => break (session, opened),
+                // A server that was unmounted just now has removed the folder that it had made; once something is mounted there it cannot.
+                Err(_) if std::fs::create_dir(&point.path).is_ok() => point.created = true,
+                Err(e) => return Err(refused(e, &point.path, args)),
+            }
+        };
         let others = if args.allow_other { "others may enter" } else { "nobody else may enter" };
         log::info!("{}: mounted, owned by user {}, {others}", point.path.display(), owner.uid);
-        Ok(Self { fs, session, opened, signals })
+        let device = mounts_at(&point.path).pop().map(|top| top.device);
+        Ok(Self { fs, session, opened, signals, device })
     }
 
     /// Serves until it is unmounted or told to stop.
     fn serve(self, point: MountPoint) -> Result<u8> {
-        let Self { fs, session, opened, signals } = self;
+        let Self { fs, session, opened, signals, device } = self;
         let notifier = session.notifier();
+        let over = Arc::new(AtomicBool::new(false));
+        let tell = Arc::clone(&over);
         let server = std::thread::Builder::new().name("serve".to_string()).spawn(move || {
-            let ended = session.run();
-            // Wakes the thread that waits for signals.
+            let ended = run_to_the_end(session);
+            // Wakes the thread that waits for signals, which must not take this for a wish to unmount: its device number may be another mount's by now.
+            tell.store(true, Ordering::Release);
             sys::signal_self();
             ended
         });
         let server = server.map_err(|e| Error::io("cannot start a thread", e))?;
         let mut stopping: Option<std::time::Instant> = None;
-        let mut changed = false;
+        // Any later change counts as well: of another source, or of one that was cut and is rewritten now.
+        let mut health = fs.health();
         while !server.is_finished() {
             match signals.wait(Duration::from_secs(1)) {
                 None if stopping.is_some_and(|since| since.elapsed() > GRACE) => {
@@ -325,17 +364,19 @@ impl Mounted {
                     break;
                 }
                 None => {
-                    if !changed && fs.any_source_changed() {
-                        changed = true;
+                    let now = fs.health();
+                    if now != health {
+                        health = now;
                         opened.invalidate_changed(&fs, &notifier);
                     }
                 }
-                Some(_) if server.is_finished() => {}
+                Some(_) if over.load(Ordering::Acquire) => break,
                 Some(_) if stopping.is_some() => break,
                 Some(_) => {
                     // The name is gone at once; who has a file open may read it to its end.
                     stopping = Some(std::time::Instant::now());
-                    if is_ours(&point.path)
+                    // Another server may have taken the place meanwhile (--replace).
+                    if mounts_at(&point.path).last().is_some_and(|top| Some(&top.device) == device.as_ref())
                         && let Err(e) = take_down(&point.path, true)
                     {
                         log::error!("{}: cannot unmount: {e}", point.path.display());
@@ -346,13 +387,21 @@ impl Mounted {
         }
         point.remove_if_created();
         log::info!("{}: unmounted", point.path.display());
-        if server.is_finished()
+        if over.load(Ordering::Acquire)
             && let Ok(Err(e)) = server.join()
         {
             return Err(Error::io("the connection to the kernel failed", e));
         }
         Ok(0)
     }
+}
+
+/// Runs a session until it is unmounted, and leaves the mount point alone after that. By itself fuser 0.18 would unmount it once more at the end: it takes a
+/// device that polls as disconnected for one that is mounted, and so takes away what lies below, or what was mounted there meanwhile.
+fn run_to_the_end(session: Session<Adapter>) -> std::io::Result<()> {
+    let mut running = ManuallyDrop::new(session.spawn()?);
+    let thread = std::mem::replace(&mut running.guard, std::thread::spawn(|| Ok(())));
+    thread.join().unwrap_or_else(|_| Err(std::io::Error::other("a thread that talks to the kernel has panicked")))
 }
 
 /// Checks that the FUSE device can be opened, since its absence has causes and cures of its own.
@@ -386,7 +435,7 @@ fn refused(error: std::io::Error, point: &Path, args: &MountArgs) -> Error {
 }
 
 /// Mounts in a child process; returns when the mount answers.
-fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
+fn in_background(fs: Fs, mut point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
     let (mut from_child, mut to_parent) = std::io::pipe().map_err(|e| Error::io("cannot make a pipe", e))?;
     let fork = sys::fork().map_err(|e| Error::io("cannot start the server", e))?;
     if let Fork::Parent(child) = fork {
@@ -418,7 +467,7 @@ fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs, greet
         // A parent that was killed has nobody to tell.
         let _ = to_parent.write_all(text.as_bytes());
     };
-    let mounted = match Mounted::new(fs, &point, title, args) {
+    let mounted = match Mounted::new(fs, &mut point, title, args) {
         Ok(mounted) => mounted,
         Err(e) => {
             point.remove_if_created();

@@ -245,11 +245,14 @@ impl LocalFile {
             Ok(meta) => meta,
             Err(_) => return Health::Same, // fstat of an open descriptor fails only where reads will tell more
         };
-        let stamp = (meta.mtime(), meta.mtime_nsec());
-        if meta.len() == len && stamp == self.stamp {
+        if meta.len() == len && (meta.mtime(), meta.mtime_nsec()) == self.stamp {
             return Health::Same;
         }
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        // A cut sets the time stamp before the size, and once more after it: what is seen in between looks like a rewrite.
+        wait_for_changes_under_way(&self.file);
+        let Ok(meta) = self.file.metadata() else { return Health::Same };
+        let stamp = (meta.mtime(), meta.mtime_nsec());
         let health = match *changed {
             Some(Change { health: Health::Rewritten, .. }) => return Health::Rewritten,
             Some(before) if before.stamp == stamp && before.health == Health::Cut(meta.len()) => return before.health,
@@ -265,6 +268,14 @@ impl LocalFile {
         *changed = Some(Change { health, stamp });
         health
     }
+}
+
+/// Returns when no change of the file's size is under way: seeking data takes the lock that such changes hold.
+#[expect(unsafe_code, reason = "std cannot seek data")]
+fn wait_for_changes_under_way(file: &File) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open for as long as `file` is borrowed; its position is never used.
+    let _ = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_DATA) };
 }
 
 fn system_time(seconds: i64, nanoseconds: i64) -> SystemTime {

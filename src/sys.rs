@@ -104,6 +104,21 @@ pub fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     }
 }
 
+/// Asks the file system at a path for its sizes, which the kernel never answers from its cache.
+///
+/// # Errors
+/// There is nothing there, or its server is gone (ENOTCONN).
+pub fn ask(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: an all-zero statfs is a valid value of the plain C struct.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated, and `stat` is live for the length of the call.
+    match unsafe { libc::statfs(path.as_ptr(), &raw mut stat) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Closes every file that was inherited besides the standard streams, so that nobody waits in vain for a pipe that the server holds open.
 pub fn close_inherited_files() {
     // SAFETY: called at the start of the program, before it opens anything of its own, so no descriptor above 2 has an owner here.

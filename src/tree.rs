@@ -9,7 +9,7 @@ pub(crate) mod names;
 mod set;
 mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -109,7 +109,7 @@ pub struct Tree {
 impl Tree {
     /// Builds the tree of all branches with these views.
     pub fn new(branches: Vec<Branch>, views: Views) -> Self {
-        let mut builder = Builder { views, nodes: vec![Pending::default()], sets: Vec::new() };
+        let mut builder = Builder { views, nodes: vec![Pending::default()], sets: Vec::new(), next: HashMap::new() };
         for Branch { name, top, parts } in branches {
             let folder = match name {
                 Some(name) => builder.folder_for(0, &name),
@@ -229,6 +229,8 @@ struct Builder {
     views: Views,
     nodes: Vec<Pending>,
     sets: Vec<Set>,
+    /// The number to try next for a name that is taken, so that very many equal names stay linear.
+    next: HashMap<(u32, Vec<u8>), u64>,
 }
 
 impl Builder {
@@ -241,11 +243,15 @@ impl Builder {
 
     /// Puts a node into a folder under `name`, or under `name~2`, `name~3` if that is taken.
     fn put(&mut self, folder: u32, name: &[u8], target: Target) {
-        let Some(entries) = self.entries(folder) else { return };
-        let free = match entries.contains_key(name) {
-            false => name.to_vec(),
-            true => (2..).map(|n| names::numbered(name, n)).find(|name| !entries.contains_key(name)).unwrap_or_default(),
-        };
+        let Some(Pending::Folder(entries)) = self.nodes.get_mut(folder as usize) else { return };
+        let mut free = name.to_vec();
+        if entries.contains_key(name) {
+            let n = self.next.entry((folder, free.clone())).or_insert(2);
+            while entries.contains_key(&free) {
+                free = names::numbered(name, *n);
+                *n += 1;
+            }
+        }
         entries.insert(free, target);
     }
 

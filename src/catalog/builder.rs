@@ -375,9 +375,15 @@ impl Builder {
     /// # Errors
     /// Nothing is left: parts had to be dropped, and no tensor and no key remains.
     pub fn finish(mut self) -> Result<Catalog> {
-        for index in std::mem::take(&mut self.later).into_iter().rev() {
-            let row = self.catalog.rows.remove(index as usize);
-            self.catalog.rows.push(row);
+        if !self.later.is_empty() {
+            let later: HashSet<u32> = std::mem::take(&mut self.later).into_iter().collect();
+            let rows = std::mem::take(&mut self.catalog.rows);
+            let (first, last): (Vec<_>, Vec<_>) = (0u32..).zip(rows).partition(|(index, _)| !later.contains(index));
+            let moved: HashMap<u32, u32> = first.iter().chain(&last).map(|(index, _)| *index).zip(0u32..).collect();
+            self.catalog.rows = first.into_iter().chain(last).map(|(_, row)| row).collect();
+            for row in &mut self.catalog.rows {
+                row.shares = row.shares.and_then(|index| moved.get(&index).copied());
+            }
         }
         self.duplicate_keys();
         if !self.names_may_repeat {
@@ -484,21 +490,26 @@ impl Builder {
     }
 
     fn holes(&mut self) {
-        for region in std::mem::take(&mut self.regions) {
-            let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data.stored()).filter(|d| d.source() == region.source).collect();
-            // A tensor that could not be placed explains any hole.
-            if self.catalog.rows.iter().any(|row| row.source == region.source && row.data.is_missing()) {
-                continue;
-            }
+        let regions = std::mem::take(&mut self.regions);
+        if regions.is_empty() {
+            return;
+        }
+        let mut extents: Vec<Extent> = self.catalog.rows.iter().filter_map(|row| row.data.stored()).collect();
+        if !extents.is_sorted() {
             extents.sort_unstable();
+        }
+        // A tensor that could not be placed explains any hole.
+        let unplaced: HashSet<SourceId> = self.catalog.rows.iter().filter(|row| row.data.is_missing()).map(|row| row.source).collect();
+        for region in regions.into_iter().filter(|region| !unplaced.contains(&region.source)) {
             let mut at = region.start;
             let place = self.path(region.source);
-            for extent in extents {
+            let first = extents.partition_point(|e| e.source() < region.source);
+            for extent in extents.iter().skip(first).take_while(|e| e.source() == region.source) {
                 let hole = extent.offset().saturating_sub(at);
                 if hole > region.slack {
                     self.issue(place.clone(), format!("{hole} bytes at {at} belong to no tensor"), "shown in source/ only");
                 }
-                at = at.max(end(extent));
+                at = at.max(end(*extent));
             }
             let rest = region.end.saturating_sub(at);
             if rest > region.slack {

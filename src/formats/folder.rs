@@ -120,10 +120,14 @@ fn open_folder(folder: &Path) -> Result<Collection> {
     for (_, error) in &refused {
         log::warn!("{error}");
     }
-    if let Some(top) = &mut collection.top {
+    // Where there is no model at the top, the first container says what was left out.
+    refused.sort_by(|(a, _), (b, _)| a.cmp(b));
+    if let Some(catalog) = collection.top.as_mut().or(collection.parts.first_mut().map(|(_, catalog)| catalog)) {
         for (relative, error) in refused {
-            top.add_issue(Issue { place: relative.display().to_string(), what: error.to_string(), done: "left out".to_string() });
+            catalog.add_issue(Issue { place: relative.display().to_string(), what: error.to_string(), done: "left out".to_string() });
         }
+    }
+    if let Some(top) = &mut collection.top {
         add_sides(top, &files);
     }
     Ok(collection)

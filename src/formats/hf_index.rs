@@ -99,13 +99,18 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
 /// The index beside a container that lists it as one of its shards.
 pub(super) fn index_of(opening: &Opening) -> Option<Index> {
     let own = opening.file_name();
-    for name in opening.neighbours().iter().filter(|name| name.ends_with(b".index.json")) {
-        let Ok(index) = opening.sibling(name).and_then(Index::open) else { continue };
-        if index.weight_map.iter().any(|(_, shard)| shard.as_bytes() == own) {
-            return Some(index);
-        }
-    }
-    None
+    indexes(opening).find(|index| index.weight_map.iter().any(|(_, shard)| shard.as_bytes() == own))
+}
+
+/// Whether an index beside a container names a shard that is `wanted`.
+pub(super) fn any_index_names(opening: &Opening, wanted: &dyn Fn(&str) -> bool) -> bool {
+    indexes(opening).any(|index| index.shards().into_iter().any(wanted))
+}
+
+/// Every shard index in a container's folder.
+fn indexes(opening: &Opening) -> impl Iterator<Item = Index> {
+    let names = opening.neighbours().into_iter().filter(|name| name.ends_with(b".index.json"));
+    names.filter_map(|name| opening.sibling(&name).and_then(Index::open).ok())
 }
 
 /// Opens every shard that an index names.

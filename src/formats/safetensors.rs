@@ -9,7 +9,7 @@
 //! Definition: <https://github.com/huggingface/safetensors>. The library refuses a whole file for one bad entry; here the entry becomes an issue.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -48,12 +48,18 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     }
     let name = String::from_utf8_lossy(opening.file_name()).into_owned();
     match super::numbered_name(&name, ".safetensors") {
-        Some((prefix, _, of)) if of > 1 => {
+        // A file that the index of its own set leaves out is a container of its own.
+        Some((prefix, _, of)) if of > 1 && !hf_index::any_index_names(opening, &|shard| is_of_set(shard, prefix, of)) => {
             let names: Vec<String> = (1..=of).map(|n| format!("{prefix}-{n:05}-of-{of:05}.safetensors")).collect();
             hf_index::open_shards(opening, names.iter().map(|n| n.as_bytes()), None, builder)
         }
         _ => read(&main, builder, &mut Shards { elsewhere: &mut |_| false }),
     }
+}
+
+/// Whether a file name is that of a shard of the set with this prefix and count.
+fn is_of_set(name: &str, prefix: &str, of: u32) -> bool {
+    super::numbered_name(name, ".safetensors").is_some_and(|(p, _, n)| p == prefix && n == of)
 }
 
 fn part(source: &Arc<Source>, builder: &mut Builder, shards: &mut Shards<'_>) -> Result<()> {
@@ -173,6 +179,10 @@ fn read_tensor(name: &str, raw: &str, id: SourceId, data: u64, builder: &mut Bui
         };
         builder.tensor_issue(id, name.as_bytes(), what, "its bytes are served in raw/ only");
     }
+    let offset = data.checked_add(begin);
+    if offset.is_none() {
+        builder.tensor_issue(id, name.as_bytes(), format!("its data starts at byte {begin} of the data, far outside the file"), "listed without files");
+    }
     let spec = Spec {
         name: name.as_bytes(),
         dtype,
@@ -181,7 +191,7 @@ fn read_tensor(name: &str, raw: &str, id: SourceId, data: u64, builder: &mut Bui
         order: Order::C,
         endian: Endian::Little,
         source: id,
-        offset: data.checked_add(begin),
+        offset,
         bytes: Some(bytes),
         opaque,
         computed: None,
@@ -222,6 +232,7 @@ fn read_metadata(raw: &str, source: &Source, builder: &mut Builder, seen: &mut V
         // MLX writes null when there is none.
         serde_json::Value::Null => Ok(()),
         serde_json::Value::Object(map) => {
+            let earlier = earlier_keys(builder);
             for (key, value) in map {
                 let value = match value {
                     serde_json::Value::String(text) => {
@@ -233,26 +244,36 @@ fn read_metadata(raw: &str, source: &Source, builder: &mut Builder, seen: &mut V
                         Value::Json("json", other)
                     }
                 };
-                add_key(builder, source, key.into_bytes(), value)?;
+                add_key(builder, source, &earlier, key.into_bytes(), value)?;
             }
             Ok(())
         }
         other => {
             builder.issue(metadata_place(source), "is not an object of strings", "kept as it is");
-            add_key(builder, source, b"__metadata__".to_vec(), Value::Json("json", other))
+            let earlier = earlier_keys(builder);
+            add_key(builder, source, &earlier, b"__metadata__".to_vec(), Value::Json("json", other))
         }
     }
 }
 
+/// The keys so far and where the first of each is: no file repeats its own keys, so that one look before each file is enough.
+fn earlier_keys(builder: &Builder) -> HashMap<Vec<u8>, usize> {
+    let mut earlier = HashMap::new();
+    for (index, (key, _)) in builder.metadata_so_far().iter().enumerate() {
+        earlier.entry(key.clone()).or_insert(index);
+    }
+    earlier
+}
+
 /// Adds a key; one that another shard has already is left out if it says the same, and named after its shard if it does not.
-fn add_key(builder: &mut Builder, source: &Source, key: Vec<u8>, value: Value) -> Result<()> {
+fn add_key(builder: &mut Builder, source: &Source, earlier: &HashMap<Vec<u8>, usize>, key: Vec<u8>, value: Value) -> Result<()> {
     let same = |a: &Value, b: &Value| match (a, b) {
         (Value::String(a), Value::String(b)) => a == b,
         (Value::Json(_, a), Value::Json(_, b)) => a == b,
         _ => false,
     };
-    match builder.value(&key) {
-        Some(first) if same(first, &value) => Ok(()),
+    match earlier.get(&key).and_then(|index| builder.metadata_so_far().get(*index)) {
+        Some((_, first)) if same(first, &value) => Ok(()),
         Some(_) => {
             let shard = source.path().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             builder.metadata([&key, &b"@"[..], shard.as_bytes()].concat(), value)
@@ -266,12 +287,13 @@ fn add_ties(entries: &[(Name<'_>, &RawValue)], metadata: &[(String, String)], id
     if metadata.is_empty() {
         return Ok(());
     }
-    let names: HashSet<&str> = entries.iter().map(|(Name(name), _)| name.as_ref()).collect();
+    // Of two entries of one name the first is meant, as everywhere.
+    let names: HashMap<&str, &RawValue> = entries.iter().rev().map(|(Name(name), raw)| (name.as_ref(), *raw)).collect();
     for (dropped, kept) in metadata {
-        if dropped == "format" || names.contains(dropped.as_str()) || !names.contains(kept.as_str()) {
+        if dropped == "format" || names.contains_key(dropped.as_str()) {
             continue;
         }
-        let Some((_, raw)) = entries.iter().find(|(Name(name), _)| name.as_ref() == kept) else { continue };
+        let Some(raw) = names.get(kept.as_str()) else { continue };
         let Ok(entry) = serde_json::from_str::<Entry<'_>>(raw.get()) else { continue };
         let (dtype, opaque) = dtype(&entry.dtype);
         let (begin, end) = entry.data_offsets;

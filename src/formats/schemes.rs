@@ -4,22 +4,29 @@
 //! certain, the tensor that holds the packed values gets the logical shape and a [`Scheme`]; where the layout's own library knows the logical tensor by
 //! another name, it is added beside. What looks like a layout and is not certain is an issue, never a guess.
 
+mod awq;
 mod bits;
 mod bitsandbytes;
 mod blocks;
+mod columns;
 mod compressed;
 mod config;
 mod gptq;
+mod grouped;
+mod micro;
 mod mlx;
 mod nvfp4;
+mod patterns;
+mod torchao;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Opening;
 use crate::catalog::{Builder, Catalog, Spec, Tensor};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::limits;
 use crate::quant;
 use crate::recipe::{Inputs, Scheme, Values};
 use crate::source::Extent;
@@ -41,6 +48,8 @@ struct Context<'a> {
     names: HashMap<&'a [u8], u32>,
     config: Config,
     found: Vec<Found>,
+    /// What was found already.
+    taken: HashSet<(u32, Option<Vec<u8>>)>,
     /// What is not certain: the reason, and the first tensor it concerns and how many.
     doubts: Vec<(String, String, u64)>,
 }
@@ -57,8 +66,8 @@ pub(super) fn apply(opening: &Opening, builder: &mut Builder) -> Result<()> {
     let (found, doubts) = {
         let catalog = builder.catalog();
         let names = catalog.tensors().map(|t| (t.name(), t.index())).collect();
-        let mut context = Context { catalog, names, config, found: Vec::new(), doubts: Vec::new() };
-        for find in [mlx::find, gptq::find, bitsandbytes::find, compressed::find, blocks::find, nvfp4::find] {
+        let mut context = Context { catalog, names, config, found: Vec::new(), taken: HashSet::new(), doubts: Vec::new() };
+        for find in [mlx::find, gptq::find, bitsandbytes::find, compressed::find, micro::find, torchao::find, blocks::find, nvfp4::find] {
             find(&mut context);
         }
         (context.found, context.doubts)
@@ -85,8 +94,7 @@ pub(super) fn apply(opening: &Opening, builder: &mut Builder) -> Result<()> {
 
 /// Whether a name belongs to the scales of some layout: containers without such a name are not looked at further.
 fn is_part(name: &[u8]) -> bool {
-    const SUFFIXES: [&[u8]; 12] =
-        [b".scales", b".biases", b".qweight", b"_scale", b"_scale_inv", b".absmax", b".SCB", b"_packed", b"_scales", b"_scale_2", b".scale", b"_nf4"];
+    const SUFFIXES: [&[u8]; 10] = [b".scales", b".biases", b".qweight", b"_scale", b"_scale_inv", b".SCB", b"_packed", b"_scales", b"_scale_2", b".scale"];
     SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) || name.windows(13).any(|w| w == b".quant_state.")
 }
 
@@ -98,6 +106,12 @@ impl<'a> Context<'a> {
     /// The tensor called `stem` + `suffix`.
     fn part(&self, stem: &[u8], suffix: &str) -> Option<Tensor<'a>> {
         self.get(&[stem, suffix.as_bytes()].concat())
+    }
+
+    /// All bytes of a small tensor.
+    fn bytes(&self, tensor: Tensor<'_>) -> Option<Vec<u8>> {
+        let extent = tensor.stored().filter(|extent| extent.len() <= limits::NAME_BYTES)?;
+        Inputs::new(self.catalog.sources()).read_all(extent).ok()
     }
 
     /// Every tensor whose name ends in `suffix`, with what comes before it.
@@ -115,9 +129,12 @@ impl<'a> Context<'a> {
     }
 
     fn add(&mut self, packed: Tensor<'_>, beside: Option<Vec<u8>>, shape: Vec<u64>, facts: serde_json::Value, values: Box<dyn Values>) {
+        if beside.as_ref().is_some_and(|name| self.names.contains_key(name.as_slice())) {
+            self.doubt(packed, "the name of what it decodes to is another tensor's");
+            return;
+        }
         // Of two layouts that claim one tensor the first, more particular one stands.
-        let taken = self.found.iter().any(|f| f.packed == packed.index() && f.beside == beside);
-        if !taken && beside.as_ref().is_none_or(|name| !self.names.contains_key(name.as_slice())) {
+        if self.taken.insert((packed.index(), beside.clone())) {
             self.found.push(Found { packed: packed.index(), beside, shape, scheme: Scheme { facts, values } });
         }
     }

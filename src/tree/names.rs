@@ -122,10 +122,18 @@ pub(crate) fn json_name(name: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// `name` with `~n` before its extension, if it has one.
+/// `name` with `~n` before its extension, if it has one; shortened if it would be too long.
 pub(crate) fn numbered(name: &[u8], n: u64) -> Vec<u8> {
     let dot = name.iter().rposition(|b| *b == b'.').filter(|at| *at > 0).unwrap_or(name.len());
-    [&name[..dot], format!("~{n}").as_bytes(), &name[dot..]].concat()
+    let suffix = format!("~{n}");
+    let fits = name.len() + suffix.len() <= FILE_NAME_BYTES;
+    let dot = if fits || name.len() - dot < FILE_NAME_BYTES / 2 { dot } else { name.len() };
+    let (stem, extension) = name.split_at(dot);
+    let mut out = stem.to_vec();
+    shorten(&mut out, FILE_NAME_BYTES - suffix.len() - extension.len());
+    out.extend(suffix.into_bytes());
+    out.extend_from_slice(extension);
+    out
 }
 
 /// A folder of tensors. Every view has it, as far as it has tensors in it.
@@ -275,14 +283,18 @@ impl Names {
         let mut later: Vec<u32> = twice.map(|pair| pair[1]).collect();
         let clashes: Vec<(u32, u32)> =
             (1..self.folder_count()).filter_map(|folder| Some((folder, self.file_of_folder_name(catalog, extensions, folder)?))).collect();
-        let mut moved = false;
+        // Found first and applied at the end: until then the folders are sorted, and can be looked up.
+        let mut folders: HashMap<(u32, Vec<u8>), u32> = HashMap::new();
         for (number, tensor) in clashes {
-            let Folder { parent, name, first, .. } = self.folder(number);
+            let Folder { parent, name, first, views, .. } = self.folder(number);
             if *first < tensor {
                 later.push(tensor);
-            } else if let Some(free) = (2..).map(|n| numbered(name, n)).find(|name| self.folder_named(*parent, name).is_none()) {
-                self.folders[number as usize].name = free;
-                moved = true;
+                continue;
+            }
+            let free = |name: &Vec<u8>| self.folder_named(*parent, name).is_none() && self.file_named(catalog, extensions, *parent, name, *views).is_none();
+            let names = (2..).map(|n| numbered(name, n));
+            if let Some(name) = names.filter(free).find(|name| !folders.contains_key(&(*parent, name.clone()))) {
+                folders.insert((*parent, name), number);
             }
         }
         later.sort_unstable();
@@ -302,13 +314,22 @@ impl Names {
                 let mut candidate = stem.clone();
                 shorten(&mut candidate, FILE_NAME_BYTES - room - suffix.len());
                 candidate.extend(suffix.into_bytes());
-                if self.find(catalog, folder, &candidate).is_none() && taken.insert((folder, candidate.clone())) {
+                let hidden = |extension: &str| {
+                    let name = [&candidate, &b"."[..], extension.as_bytes()].concat();
+                    self.folder_named(folder, &name).is_some() || folders.contains_key(&(folder, name))
+                };
+                let meets_folder = (!self.folders_in(folder).is_empty())
+                    && catalog.tensor(tensor).is_some_and(|t| extensions.extensions(t).iter().any(|(extension, _)| hidden(extension)));
+                if !meets_folder && self.find(catalog, folder, &candidate).is_none() && taken.insert((folder, candidate.clone())) {
                     renamed.push((tensor, candidate));
                     break;
                 }
             }
         }
-        moved |= !renamed.is_empty();
+        let moved = !renamed.is_empty() || !folders.is_empty();
+        for ((_, name), number) in folders {
+            self.folders[number as usize].name = name;
+        }
         for (tensor, stem) in renamed {
             let (start, len) = self.keep(&stem);
             let place = &mut self.places[tensor as usize];
@@ -323,8 +344,13 @@ impl Names {
     /// The tensor that has a file with this folder's name in the same place, in a view where both are shown.
     fn file_of_folder_name(&self, catalog: &Catalog, extensions: &dyn Extensions, folder: u32) -> Option<u32> {
         let Folder { parent, name, views, .. } = &self.folders[folder as usize];
+        self.file_named(catalog, extensions, *parent, name, *views)
+    }
+
+    /// The tensor that has a file with this name in a folder, in one of these views.
+    fn file_named(&self, catalog: &Catalog, extensions: &dyn Extensions, folder: u32, name: &[u8], views: u16) -> Option<u32> {
         let dot = name.iter().rposition(|b| *b == b'.')?;
-        let tensor = self.find(catalog, *parent, &name[..dot])?;
+        let tensor = self.find(catalog, folder, &name[..dot])?;
         let extension = &name[dot + 1..];
         extensions.extensions(catalog.tensor(tensor)?).iter().any(|(e, own)| e.as_bytes() == extension && own & views != 0).then_some(tensor)
     }

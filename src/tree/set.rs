@@ -22,7 +22,7 @@ pub struct Set {
     /// File names in `source/`, by source number.
     source_names: Vec<Vec<u8>>,
     /// For the first of tensors with the same bytes: how many names each view of it has beyond its own.
-    ties: HashMap<u32, Vec<u32>>,
+    ties: HashMap<u32, [u32; View::ALL.len()]>,
     /// SHA-256 of each source, once it was asked for.
     sums: Vec<OnceLock<String>>,
     views: u16,
@@ -56,10 +56,11 @@ impl Extensions for Shown {
 impl Set {
     pub(super) fn new(catalog: Arc<Catalog>, views: Views) -> Self {
         let names = Names::new(&catalog, &Shown(views.tensors));
-        let mut ties: HashMap<u32, Vec<u32>> = HashMap::new();
+        let mut ties: HashMap<u32, [u32; View::ALL.len()]> = HashMap::new();
         for tensor in catalog.tensors() {
-            if let Some(first) = tensor.shares() {
-                ties.entry(first.index()).or_default().push(tensor.index());
+            if let Some(first) = tensor.shares().filter(|first| same_files(*first, tensor)) {
+                let counts = ties.entry(first.index()).or_default();
+                names_by_view(tensor, views.tensors).for_each(|view| counts[usize::from(view.number())] += 1);
             }
         }
         let modified = catalog.containers().map(|(_, source)| source.modified()).max().unwrap_or(UNIX_EPOCH);
@@ -127,15 +128,9 @@ impl Set {
     /// How many files and folders it shows (equal ones counted once).
     pub(super) fn count(&self) -> u64 {
         let folders: u64 = (0..self.names.folder_count()).map(|f| u64::from(self.names.folder(f).views.count_ones())).sum();
-        let files: u64 = self
-            .catalog
-            .tensors()
-            .filter(|t| t.shares().is_none())
-            .map(|t| {
-                let views = views_of(t) & self.views;
-                View::ALL.into_iter().filter(|v| views & v.bit() != 0 && canonical(*v, t) == *v).count() as u64
-            })
-            .sum();
+        let known = |t: Tensor<'_>| names_by_view(t, self.views).fold(0u16, |set, view| set | view.bit()).count_ones();
+        let own = self.catalog.tensors().filter(|t| t.shares().is_none_or(|first| !same_files(first, *t)));
+        let files: u64 = own.map(|t| u64::from(known(t))).sum();
         folders + files
     }
 
@@ -153,13 +148,9 @@ impl Set {
 
     /// How many names the file of this inode has.
     pub fn links(&self, view: View, tensor: Tensor<'_>) -> u32 {
-        let same = |t: Tensor<'_>| {
-            let views = views_of(t) & self.views;
-            View::ALL.into_iter().filter(|v| views & v.bit() != 0 && canonical(*v, t) == view).count() as u32
-        };
-        let tied = self.ties.get(&tensor.index()).map_or(&[][..], Vec::as_slice);
-        let others = tied.iter().filter_map(|t| self.catalog.tensor(*t)).filter(|t| same_files(tensor, *t));
-        (same(tensor) + others.map(same).sum::<u32>()).max(1)
+        let own = names_by_view(tensor, self.views).filter(|v| *v == view).count() as u32;
+        let tied = self.ties.get(&tensor.index()).map_or(0, |counts| counts[usize::from(view.number())]);
+        (own + tied).max(1)
     }
 
     pub(super) fn node(&self, ino: Ino) -> Option<Node<'_>> {
@@ -249,6 +240,12 @@ impl Set {
         path.extend(self.file_name(view, tensor));
         Some(path)
     }
+}
+
+/// For each shown name of a tensor the view by which its file is known.
+fn names_by_view(tensor: Tensor<'_>, shown: u16) -> impl Iterator<Item = View> {
+    let views = views_of(tensor) & shown;
+    View::ALL.into_iter().filter(move |view| views & view.bit() != 0).map(move |view| canonical(view, tensor))
 }
 
 /// Whether two tensors with the same bytes have the same files: type, shape and order are the same too.

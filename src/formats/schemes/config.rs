@@ -10,6 +10,8 @@ use crate::limits;
 #[derive(Default)]
 pub(super) struct Config {
     quantization: Option<Json>,
+    /// The type of the model's weights.
+    dtype: Option<String>,
 }
 
 /// The files in which it may stand, in order of priority, and the keys there; no key is the whole file.
@@ -23,11 +25,14 @@ const PLACES: [(&[u8], &[&str]); 4] = [
 impl Config {
     /// Reads what lies beside the container, else what its metadata says.
     pub(super) fn read(opening: &Opening, catalog: &Catalog) -> Self {
+        let mut dtype = None;
         for (file, keys) in PLACES {
             let Some(json) = file_json(opening, file) else { continue };
+            let named = ["dtype", "torch_dtype"].iter().find_map(|key| json.get(key)?.as_str());
+            dtype = dtype.or_else(|| named.map(str::to_string));
             let found = if keys.is_empty() { Some(json) } else { keys.iter().find_map(|key| json.get(key).cloned()) };
             if found.is_some() {
-                return Self { quantization: found };
+                return Self { quantization: found, dtype };
             }
         }
         let keys: [&[u8]; 3] = [b"quantization", b"quantization_config", b"config"];
@@ -36,7 +41,7 @@ impl Config {
             let json: Json = serde_json::from_slice(text(key)?).ok()?;
             if *key == b"config" { json.get("quantization").or_else(|| json.get("quantization_config")).cloned() } else { Some(json) }
         });
-        Self { quantization: from_metadata }
+        Self { quantization: from_metadata, dtype }
     }
 
     /// Whether anything is said of quantisation at all.
@@ -62,6 +67,11 @@ impl Config {
     /// What it says of one layer by its own name.
     pub(super) fn layer(&self, stem: &[u8]) -> Option<&Json> {
         self.get(std::str::from_utf8(stem).ok()?)
+    }
+
+    /// The type of the model's weights, before or beside what was quantised.
+    pub(super) fn model_dtype(&self) -> Option<&str> {
+        self.dtype.as_deref()
     }
 
     /// The method: `gptq`, `awq`, `fp8`, `compressed-tensors`, ...

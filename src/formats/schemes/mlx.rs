@@ -8,6 +8,7 @@ use std::io;
 use serde_json::json;
 
 use super::bits::Rows;
+use super::grouped::{self, Division, Groups, State};
 use super::{Context, Numbers, Rounding, is, text};
 use crate::catalog::Tensor;
 use crate::quant;
@@ -122,9 +123,9 @@ fn layout(
     };
     let scales = scales.ok_or("its scales have no type that this mode has")?;
     let rounding = if codes == Codes::Affine { Rounding::of(scales.name()).ok_or("its scales have no type that MLX has")? } else { Rounding::Bf16 };
-    let rows = Rows { extent: weight.stored().ok_or("its bytes are missing")?, bits: u32::try_from(bits).unwrap_or(8), row_bytes: packed.saturating_mul(4) };
+    let rows = Rows::dense(weight.stored().ok_or("its bytes are missing")?, u32::try_from(bits).unwrap_or(8), packed.saturating_mul(4));
     let shape = outer.iter().copied().chain([columns]).collect();
-    Ok((shape, parameters, Mlx { rows, columns, group, scales, biases, codes, rounding }))
+    Ok((shape, parameters, Mlx { rows, columns, group, scales, biases, table: table(codes), rounding }))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,59 +142,55 @@ struct Mlx {
     group: u64,
     scales: Numbers,
     biases: Option<Numbers>,
-    codes: Codes,
+    /// Each code's value, where it is not the code itself.
+    table: Option<Box<[f32; 256]>>,
     rounding: Rounding,
+}
+
+/// Each code's value, from the type's own decoder; of a packed pair the low element is the code's.
+fn table(codes: Codes) -> Option<Box<[f32; 256]>> {
+    let codec = match codes {
+        Codes::Affine => None,
+        Codes::E2m1 => quant::by_name("f4"),
+        Codes::E4m3 => quant::by_name("f8_e4m3"),
+    }?;
+    let mut table = [0.0f32; 256];
+    for (code, value) in (0u8..=255).zip(&mut table) {
+        let mut pair = [0.0; 2];
+        (codec.decode)(&[code], pair.get_mut(..codec.elements).unwrap_or_default());
+        *value = pair[0];
+    }
+    Some(Box::new(table))
+}
+
+impl Groups for Mlx {
+    fn prepare(&self, inputs: Inputs<'_>, row: u64, first: u64, count: usize, state: &mut State) -> io::Result<()> {
+        let groups_a_row = self.columns.checked_div(self.group).unwrap_or(0);
+        grouped::numbers(inputs, self.scales, row, groups_a_row, first, count, &mut state.scales)?;
+        if self.scales.name() == "f8_e8m0" {
+            // MLX has no NaN among them: 255 is infinite.
+            state.scales.iter_mut().filter(|scale| scale.is_nan()).for_each(|scale| *scale = f32::INFINITY);
+        }
+        match self.biases {
+            Some(biases) => grouped::numbers(inputs, biases, row, groups_a_row, first, count, &mut state.offsets),
+            None => Ok(()),
+        }
+    }
+
+    fn value(&self, state: &State, group: usize, code: u8) -> f32 {
+        let scale = state.scales.get(group).copied().unwrap_or(0.0);
+        match &self.table {
+            Some(table) => table.get(usize::from(code)).copied().unwrap_or(0.0) * scale,
+            None => {
+                let bias = state.offsets.get(group).copied().unwrap_or(0.0);
+                self.rounding.round(self.rounding.round(f32::from(code) * scale) + bias)
+            }
+        }
+    }
 }
 
 impl Values for Mlx {
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [f32]) -> io::Result<()> {
-        let groups_a_row = self.columns.checked_div(self.group).unwrap_or(0);
-        let mut table = [0.0f32; 256];
-        let codec = match self.codes {
-            Codes::Affine => None,
-            Codes::E2m1 => quant::by_name("f4"),
-            Codes::E4m3 => quant::by_name("f8_e4m3"),
-        };
-        if let Some(codec) = codec {
-            // Each code's value, from the type's own decoder; of a packed pair the low element is the code's.
-            for (code, value) in (0u8..=255).zip(&mut table) {
-                let mut pair = [0.0; 2];
-                (codec.decode)(&[code], pair.get_mut(..codec.elements).unwrap_or_default());
-                *value = pair[0];
-            }
-        }
-        let (mut scales, mut biases) = (Vec::new(), Vec::new());
-        super::by_rows(first, self.columns, out, &mut |row, column, part| {
-            let first_group = column.checked_div(self.group).unwrap_or(0);
-            let last_group = column.saturating_add(part.len() as u64).div_ceil(self.group);
-            let count = usize::try_from(last_group.saturating_sub(first_group)).unwrap_or(0);
-            let at = row.saturating_mul(groups_a_row).saturating_add(first_group);
-            scales.resize(count, 0.0);
-            self.scales.read(inputs, at, &mut scales)?;
-            if self.codes != Codes::Affine {
-                // MLX has no NaN among the scales of e8m0: 255 is infinite.
-                scales.iter_mut().filter(|s| s.is_nan() && self.scales.name() == "f8_e8m0").for_each(|s| *s = f32::INFINITY);
-            }
-            biases.resize(count, 0.0);
-            if let Some(numbers) = self.biases {
-                numbers.read(inputs, at, &mut biases)?;
-            }
-            let inside = usize::try_from(column.checked_rem(self.group).unwrap_or(0)).unwrap_or(0);
-            let group = usize::try_from(self.group).unwrap_or(1);
-            let affine = self.codes == Codes::Affine;
-            let count = part.len();
-            self.rows.read(inputs, row, column, count, |index, code| {
-                let number = index.saturating_add(inside).checked_div(group).unwrap_or(0);
-                let (scale, bias) = (scales.get(number).copied().unwrap_or(0.0), biases.get(number).copied().unwrap_or(0.0));
-                let value = if affine {
-                    self.rounding.round(self.rounding.round(code as f32 * scale) + bias)
-                } else {
-                    table.get(code as usize).copied().unwrap_or(0.0) * scale
-                };
-                if let Some(slot) = part.get_mut(index) {
-                    *slot = value;
-                }
-            })
-        })
+        grouped::read(inputs, self.rows, Division { columns: self.columns, group: self.group, index: None }, self, first, out)
     }
 }

@@ -1,0 +1,382 @@
+//! The program without a mount: ls, cat, export, check, help, exit codes.
+#![cfg(feature = "mount")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "in a test, a panic is the report of a failure")]
+
+#[path = "common/support.rs"]
+mod support;
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use support::safetensors;
+
+const TINY: &str = "fixtures/gguf/good/tiny.gguf";
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mount-tensors"));
+    command.env_remove("RUST_LOG").env_remove("RUST_BACKTRACE").stdin(Stdio::null());
+    command
+}
+
+fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
+    program().args(arguments).output().unwrap()
+}
+
+/// Standard output of a run that must succeed and say nothing else.
+fn good<S: AsRef<OsStr>>(arguments: &[S]) -> Vec<u8> {
+    let output = run(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && errors.is_empty(), "{:?}: {errors}", output.status);
+    output.stdout
+}
+
+fn text<S: AsRef<OsStr>>(arguments: &[S]) -> String {
+    String::from_utf8(good(arguments)).unwrap()
+}
+
+/// Exit code and standard error of a run that must fail with a message and nothing on standard output.
+fn failure<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
+    let output = run(arguments);
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!errors.is_empty() && !errors.contains("panicked") && !errors.contains("RUST_BACKTRACE"), "{errors}");
+    (output.status.code().unwrap(), errors)
+}
+
+/// A safetensors file with one tensor, in a temporary folder.
+struct Source {
+    folder: tempfile::TempDir,
+}
+
+impl Source {
+    fn new(dtype: &str, shape: &str, bytes: &[u8]) -> Self {
+        let source = Self { folder: tempfile::tempdir().unwrap() };
+        let json = format!("{{\"t\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[0,{}]}}}}", bytes.len());
+        std::fs::write(source.path(), safetensors(&json, bytes)).unwrap();
+        source
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("x.safetensors")
+    }
+
+    fn run(&self, command: &[&str], rest: &[&str]) -> String {
+        let path = self.path();
+        let arguments: Vec<&OsStr> = command.iter().map(OsStr::new).chain([path.as_os_str()]).chain(rest.iter().map(OsStr::new)).collect();
+        text(&arguments)
+    }
+}
+
+#[test]
+fn ls_shows_the_tree() {
+    let expected = "as/\ninfo.json\nissues.json\nmetadata/\nmetadata.json\nnpy/\nraw/\nsource/\ntensors.json\ntokenizer/\n";
+    assert_eq!(text(&["ls", TINY]), expected);
+    assert_eq!(text(&["ls", TINY, "/"]), expected);
+    assert_eq!(text(&["ls", TINY, "source"]), "SHA256SUMS\ntiny.gguf\n");
+    assert_eq!(text(&["ls", TINY, "source/tiny.gguf"]), "source/tiny.gguf\n");
+    assert_eq!(text(&["ls", TINY, "as"]).lines().count(), 7);
+}
+
+#[test]
+fn ls_long_shows_modes_and_sizes() {
+    let source = Source::new("F32", "[2,3]", &[0; 24]);
+    let lines = source.run(&["ls", "-l"], &["raw"]);
+    let fields: Vec<&str> = lines.split_whitespace().collect();
+    // raw/ and as/raw-f32/ are one file.
+    assert_eq!(fields, ["-r--r--r--", "2", "24", "t.f32"]);
+    let root = source.run(&["ls", "-l"], &[]);
+    assert!(root.lines().any(|line| line.starts_with("dr-xr-xr-x") && line.ends_with(" raw/")), "{root}");
+}
+
+#[test]
+fn ls_json_is_json() {
+    let rows: serde_json::Value = serde_json::from_slice(&good(&["ls", "--json", TINY, "source"])).unwrap();
+    assert_eq!(rows[1]["name"], "tiny.gguf");
+    assert_eq!(rows[1]["bytes"], std::fs::metadata(TINY).unwrap().len());
+    let rows: serde_json::Value = serde_json::from_slice(&good(&["ls", "--json", TINY])).unwrap();
+    assert_eq!(rows[0], serde_json::json!({"name": "as", "type": "folder"}));
+}
+
+#[test]
+fn ls_describes_a_tensor() {
+    let described = text(&["ls", TINY, "blk.0.attn_q.weight"]);
+    let value = |key: &str| described.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("{key}: {described}")).trim().to_string();
+    assert_eq!((value("name "), value("dtype "), value("raw ")), ("blk.0.attn_q.weight".into(), "q6_k".into(), "raw/blk.0.attn_q.weight.q6_k".into()));
+    assert_eq!(value("row bytes").parse::<u64>().unwrap() % 210, 0);
+    let object: serde_json::Value = serde_json::from_slice(&good(&["ls", "--json", TINY, "blk.0.attn_q.weight"])).unwrap();
+    assert_eq!(object["files"]["npy"], "npy/blk.0.attn_q.weight.npy");
+    let (code, errors) = failure(&["ls", TINY, "no such tensor"]);
+    assert_eq!(code, 1);
+    assert!(errors.contains("\"no such tensor\"") && errors.contains("hint: "), "{errors}");
+}
+
+#[test]
+fn ls_escapes_what_a_terminal_would_obey() {
+    let source = tempfile::tempdir().unwrap();
+    let path = source.path().join("e\u{1b}[31m.safetensors");
+    std::fs::write(&path, safetensors("{}", &[])).unwrap();
+    let listed = text(&[OsStr::new("ls"), path.as_os_str(), OsStr::new("source")]);
+    assert!(!listed.contains('\u{1b}'), "{listed:?}");
+    std::fs::write(&path, b"x").unwrap();
+    let (_, errors) = failure(&[OsStr::new("ls"), path.as_os_str()]);
+    assert!(!errors.contains('\u{1b}'), "{errors:?}");
+}
+
+#[test]
+fn cat_gives_the_bytes() {
+    let bytes: Vec<u8> = (0..24).collect();
+    let source = Source::new("F32", "[2,3]", &bytes);
+    let path = source.path();
+    let cat = |file: &str| good(&[OsStr::new("cat"), path.as_os_str(), OsStr::new(file)]);
+    assert_eq!(cat("raw/t.f32"), bytes);
+    assert_eq!(cat("source/x.safetensors"), std::fs::read(&path).unwrap());
+    assert_eq!(cat("npy/t.npy")[128..], bytes);
+    assert_eq!(cat("issues.json"), b"[]\n");
+    let (code, errors) = failure(&[OsStr::new("cat"), path.as_os_str(), OsStr::new("raw")]);
+    assert!(code == 1 && errors.contains("is a folder"), "{errors}");
+    let (code, errors) = failure(&[OsStr::new("cat"), path.as_os_str(), OsStr::new("raw/none.f32")]);
+    assert!(code == 1 && errors.contains("raw/none.f32"), "{errors}");
+}
+
+/// What `'%.18e' % value` gives in Python, which is np.savetxt's default.
+#[test]
+fn cat_text_is_that_of_savetxt() {
+    let text = |dtype: &str, shape: &str, bytes: Vec<u8>, file: &str| Source::new(dtype, shape, &bytes).run(&["cat", "--text"], &[file]);
+    let f32s = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let f64s = |values: &[f64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    assert_eq!(
+        text("F32", "[2,3]", f32s(&[0.1, 3.4e38, 1e-45, 1.0 / 3.0, f32::NAN, f32::NEG_INFINITY]), "npy/t.npy"),
+        "1.000000014901161194e-01 3.399999952144364249e+38 1.401298464324817071e-45\n3.333333432674407959e-01 nan -inf\n"
+    );
+    assert_eq!(
+        text("F64", "[4]", f64s(&[0.1, 1e-300, -0.0, 1.0 / 3.0]), "raw/t.f64"),
+        "1.000000000000000056e-01\n1.000000000000000025e-300\n-0.000000000000000000e+00\n3.333333333333333148e-01\n"
+    );
+    let i32s: Vec<u8> = [-2_147_483_648i32, 0, 7, -1].iter().flat_map(|v| v.to_le_bytes()).collect();
+    assert_eq!(
+        text("I32", "[2,2]", i32s.clone(), "npy/t.npy"),
+        "-2.147483648000000000e+09 0.000000000000000000e+00\n7.000000000000000000e+00 -1.000000000000000000e+00\n"
+    );
+    assert_eq!(text("I32", "[2,2]", i32s.clone(), "raw/t.i32"), text("I32", "[2,2]", i32s, "npy/t.npy"));
+    assert_eq!(text("U64", "[1]", vec![0xFF; 8], "npy/t.npy"), "1.844674407370955162e+19\n");
+    assert_eq!(text("BOOL", "[2]", vec![1, 0], "npy/t.npy"), "1.000000000000000000e+00\n0.000000000000000000e+00\n");
+    // 1.5, 3.140625, the smallest subnormal, -infinity.
+    let bf16: Vec<u8> = [0x3FC0u16, 0x4049, 0x0001, 0xFF80].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let printed = "1.500000000000000000e+00 3.140625000000000000e+00\n9.183549615799121156e-41 -inf\n";
+    for file in ["npy/t.npy", "raw/t.bf16", "as/f32/t.npy", "as/raw-f32/t.f32", "as/bf16/t.npy", "as/raw-bf16/t.bf16"] {
+        assert_eq!(text("BF16", "[2,2]", bf16.clone(), file), printed, "{file}");
+    }
+    // Three dimensions: a row of the last axis a line.
+    assert_eq!(text("U8", "[2,1,2]", vec![1, 2, 3, 4], "npy/t.npy").lines().count(), 2);
+    let big = super_text("fixtures/npy/good/big_f32.npy", "npy/big_f32.npy");
+    assert_eq!(big, super_text("fixtures/npy/good/big_f32.npy", "as/f32/big_f32.npy"));
+    assert!(big.lines().any(|line| line == "inf") && big.lines().any(|line| line == "nan"), "{big}");
+}
+
+fn super_text(source: &str, file: &str) -> String {
+    text(&["cat", "--text", source, file])
+}
+
+#[test]
+fn cat_text_refuses_what_holds_no_numbers() {
+    for file in ["info.json", "raw/blk.0.attn_q.weight.q6_k", "source/tiny.gguf"] {
+        let (code, errors) = failure(&["cat", "--text", TINY, file]);
+        assert!(code == 1 && errors.contains("hint: "), "{file}: {errors}");
+    }
+}
+
+#[test]
+fn export_copies_bytes_and_times() {
+    let bytes: Vec<u8> = (0..24).collect();
+    let source = Source::new("F32", "[2,3]", &bytes);
+    let path = source.path();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    std::fs::File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+    let out = source.folder.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    let export = |arguments: &[&str]| {
+        let to = arguments.last().unwrap();
+        let target = out.join(to);
+        let arguments: Vec<&OsStr> = [OsStr::new("export"), path.as_os_str()]
+            .into_iter()
+            .chain(arguments[..arguments.len() - 1].iter().map(OsStr::new))
+            .chain([target.as_os_str()])
+            .collect();
+        assert_eq!(good(&arguments), b"");
+    };
+    let read = |name: &str| std::fs::read(out.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    export(&["raw/t.f32", "file.bin"]);
+    assert_eq!(read("file.bin"), bytes);
+    assert_eq!(out.join("file.bin").metadata().unwrap().modified().unwrap(), then);
+    export(&["raw/t.f32", ""]);
+    assert_eq!(read("t.f32"), bytes);
+    export(&["raw", "copy"]);
+    assert_eq!(read("copy/t.f32"), bytes);
+    export(&["as", ""]);
+    assert_eq!(read("as/raw-f32/t.f32"), bytes);
+    assert_eq!(read("as/f32/t.npy")[128..], bytes);
+    export(&["raw/t.f32", "npy/", "info.json", "several"]);
+    assert_eq!(read("several/t.f32"), bytes);
+    assert_eq!(read("several/npy/t.npy")[128..], bytes);
+    assert!(read("several/info.json").starts_with(b"{"));
+    export(&[".", "everything"]);
+    assert_eq!(read("everything/source/x.safetensors"), std::fs::read(&path).unwrap());
+    assert_eq!(read("everything/tensors.json"), source.run(&["cat"], &["tensors.json"]).into_bytes());
+    let (code, errors) = failure(&[OsStr::new("export"), path.as_os_str(), OsStr::new("none"), out.as_os_str()]);
+    assert!(code == 1 && errors.contains("\"none\""), "{errors}");
+    let nowhere = out.join("no/such/folder");
+    let (code, errors) = failure(&[OsStr::new("export"), path.as_os_str(), OsStr::new("raw/t.f32"), nowhere.as_os_str()]);
+    assert!(code == 1 && errors.contains("no/such/folder"), "{errors}");
+}
+
+#[test]
+fn check_tells_by_its_exit_code() {
+    let check = |paths: &[&str]| {
+        let output = program().arg("check").args(paths).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = check(&[TINY]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.ends_with("0 issues\n"), "{said}");
+    let (code, said) = check(&[TINY, "fixtures/gguf/degraded/overlap.gguf"]);
+    assert_eq!(code, 1);
+    assert!(said.contains("overlaps tensor") && said.contains(TINY), "{said}");
+    let (code, said) = check(&["fixtures/npz/degraded/wrong_crc.npz"]);
+    assert!(code == 1 && said.contains("tensor \"a\""), "only reading finds it: {said}");
+    let (code, said) = check(&["fixtures/gguf/bad/version_4.gguf", TINY]);
+    assert!(code == 1 && said.contains("version 4") && said.contains("12 tensors"), "the others are checked all the same: {said}");
+}
+
+#[test]
+fn check_counts_what_f16_cannot_hold() {
+    let values = [1.0f32, 70_000.0, -65_520.0, 65_519.9, f32::INFINITY, f32::NAN];
+    let source = Source::new("F32", "[6]", &values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>());
+    let said = source.run(&["check"], &[]);
+    assert!(said.contains("note: tensor \"t\": 2 finite values become infinite in f16, the largest is 7e4"), "{said}");
+    assert!(said.ends_with("0 issues\n"), "a note is no issue: {said}");
+}
+
+/// Whoever reads may stop early, as head does.
+#[test]
+fn a_reader_that_stops_early_is_no_failure() {
+    let source = Source::new("F32", "[1024,1024]", &vec![0; 4 << 20]);
+    let path = source.path();
+    for arguments in
+        [&["cat", "@", "raw/t.f32"][..], &["cat", "@", "as/f16/t.npy"], &["cat", "--text", "@", "npy/t.npy"], &["cat", "@", "source/x.safetensors"]]
+    {
+        let mut child = program()
+            .args(arguments.iter().map(|a| if *a == "@" { path.as_os_str() } else { OsStr::new(a) }))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 10];
+        child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_failure() {
+    if !Path::new("/dev/full").exists() {
+        println!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    for arguments in [&["ls", TINY][..], &["cat", TINY, "source/tiny.gguf"], &["cat", "--text", TINY, "npy/blk.0.attn_norm.weight.npy"], &["check", TINY]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = program().args(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    let cases: [&[&str]; 14] = [
+        &[],
+        &["one-path-only"],
+        &["--no-such-option", "a", "b"],
+        &["--views", "raw,nope", "a", "b"],
+        &["--umask", "999", "a", "b"],
+        &["--uid", "me", "a", "b"],
+        &["-o", "no_such_option", "a", "b"],
+        &["-o", "umask=9", "a", "b"],
+        &["ls"],
+        &["ls", "--nope", TINY],
+        &["cat", TINY],
+        &["export", TINY, "raw"],
+        &["check"],
+        &["-u"],
+    ];
+    for arguments in cases {
+        let (code, errors) = failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn failures_are_exit_code_1_and_name_the_file() {
+    assert_eq!(failure(&["ls", "/nowhere/x.gguf"]), (1, "mount-tensors: /nowhere/x.gguf: cannot open: No such file or directory\n".to_string()));
+    let (code, errors) = failure(&["cat", "fixtures/gguf/bad/cut_4.gguf", "info.json"]);
+    assert_eq!(code, 1);
+    assert!(errors.starts_with("mount-tensors: fixtures/gguf/bad/cut_4.gguf: ") && errors.contains("\nhint: "), "{errors}");
+}
+
+#[test]
+fn help_names_every_option() {
+    let help = text(&["--help"]);
+    for option in [
+        "-f",
+        "-u",
+        "-o ",
+        "--allow-other",
+        "--uid",
+        "--gid",
+        "--umask",
+        "--default-permissions",
+        "--replace",
+        "--allow-non-empty",
+        "--views",
+        "--strict",
+        "--log-file",
+        "-v,",
+        "-q,",
+        "-V,",
+        "-h,",
+        "ls ",
+        "cat ",
+        "export ",
+        "check ",
+        "SOURCE... MOUNTPOINT",
+        "NAME=SOURCE",
+    ] {
+        assert!(help.contains(option), "--help does not mention {option}:\n{help}");
+    }
+    for (command, options) in [("ls", &["-l", "--json"][..]), ("cat", &["--text"]), ("export", &["DEST"]), ("check", &["SOURCES"])] {
+        let help = text(&[command, "--help"]);
+        options.iter().for_each(|option| assert!(help.contains(option), "{command} --help does not mention {option}:\n{help}"));
+    }
+    assert_eq!(text(&["-V"]), format!("mount-tensors {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(text(&["--version"]), text(&["-V"]));
+}
+
+#[test]
+fn names_that_are_no_utf8_can_be_asked_for() {
+    let source = "fixtures/gguf/good/names_not_utf8.gguf";
+    let listed = text(&["ls", source, "raw"]);
+    assert!(listed.contains("%FF%FE.f32"), "{listed}");
+    let described = good(&[OsStr::new("ls"), OsStr::new(source), OsStr::from_bytes(b"\xFF\xFE")]);
+    assert!(String::from_utf8(described).unwrap().contains("raw/%FF%FE.f32"));
+}
+
+#[test]
+fn a_name_chosen_for_a_source_makes_a_folder() {
+    assert_eq!(text(&["ls", &format!("mine={TINY}")]), "mine/\n");
+    assert_eq!(text(&["ls", &format!("mine={TINY}"), "mine/source"]), "SHA256SUMS\ntiny.gguf\n");
+}
