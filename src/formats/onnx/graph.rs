@@ -11,7 +11,8 @@
 //!
 //! NODE is the node's name; one without a name is called after its operator and its number in the graph, `If_3`.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -40,8 +41,8 @@ pub(super) struct Model<'a> {
     pub(super) candidates: Vec<Candidate>,
     /// Keys of external_data that ONNX does not define.
     pub(super) unknown_keys: Vec<Vec<u8>>,
-    /// Digests of the names so far.
-    names: HashSet<u64>,
+    /// Digests of the names so far, and how many tensors wanted each.
+    names: HashMap<u64, u64>,
     /// Bytes of prefixes so far.
     prefixes: usize,
 }
@@ -90,7 +91,7 @@ const COUNTED_BYTES: u64 = 1 << 20;
 
 impl<'a> Model<'a> {
     pub(super) fn new(wire: Wire<'a>, opening: &'a Opening, builder: &'a mut Builder, id: SourceId) -> Self {
-        Self { wire, opening, builder, id, files: Files::default(), candidates: Vec::new(), unknown_keys: Vec::new(), names: HashSet::new(), prefixes: 0 }
+        Self { wire, opening, builder, id, files: Files::default(), candidates: Vec::new(), unknown_keys: Vec::new(), names: HashMap::new(), prefixes: 0 }
     }
 
     /// Goes on after damage within one part, which is an issue.
@@ -131,13 +132,24 @@ impl<'a> Model<'a> {
 
     /// The name, or the name with a number if a tensor has it already.
     pub(super) fn unique(&mut self, name: Vec<u8>) -> Vec<u8> {
-        let mut candidate = name.clone();
-        let mut number = 1u64;
-        while !self.names.insert(digest(&candidate)) {
+        let mut number = match self.names.entry(digest(&name)) {
+            Entry::Vacant(free) => {
+                free.insert(1);
+                return name;
+            }
+            Entry::Occupied(taken) => *taken.get(),
+        };
+        // The next number of the same name goes on from here, so that many equal names take no longer than others.
+        let free = loop {
             number = number.saturating_add(1);
-            candidate = [&name[..], format!("~{number}").as_bytes()].concat();
-        }
-        candidate
+            let candidate = [&name[..], format!("~{number}").as_bytes()].concat();
+            if let Entry::Vacant(free) = self.names.entry(digest(&candidate)) {
+                free.insert(1);
+                break candidate;
+            }
+        };
+        self.names.insert(digest(&name), number);
+        free
     }
 
     /// Reads a graph from all its occurrences. `inputs` and the like of the main graph are told to `facts`.
@@ -188,7 +200,7 @@ impl<'a> Model<'a> {
         proto.read(&mut self.wire, run)?;
         let name = if scope.prefix.is_empty() {
             // A name that occurs twice here is a fault of the model's, which the builder finds.
-            self.names.insert(digest(&proto.name));
+            self.names.entry(digest(&proto.name)).or_insert(1);
             std::mem::take(&mut proto.name)
         } else {
             self.name(scope, &proto.name)?
