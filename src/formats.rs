@@ -4,6 +4,7 @@
 //! tensor container is refused by [`unknown`] with a sentence that says what it is instead.
 
 mod folder;
+mod foreign;
 mod gguf;
 mod hf_index;
 mod msgpack;
