@@ -4,7 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::quant::Codec;
-use crate::reader::Endian;
+
+/// Byte order of numbers of more than one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Endian {
+    /// Least significant byte first.
+    #[default]
+    Little,
+    /// Most significant byte first.
+    Big,
+}
 
 /// A type that NumPy has under one of its one-letter kinds.
 #[derive(Debug, PartialEq, Eq)]

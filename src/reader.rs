@@ -4,20 +4,11 @@
 
 use std::io;
 
+pub use crate::dtype::Endian;
 use crate::source::Source;
 
 /// Bytes fetched at a time.
 const WINDOW: u64 = 256 << 10;
-
-/// Byte order of multi-byte fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Endian {
-    /// Least significant byte first.
-    #[default]
-    Little,
-    /// Most significant byte first.
-    Big,
-}
 
 /// Why a field could not be read.
 #[derive(Debug)]

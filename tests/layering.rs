@@ -24,8 +24,8 @@ const LAYERS: &[(&str, u32)] = &[
     ("fuse", 5),
 ];
 
-/// Uses of one name from a higher layer: the byte order, an enum of two values that lives beside the reader.
-const EXCEPTIONS: &[(&str, &str)] = &[("dtype", "reader::Endian")];
+/// Uses of one name from a higher layer: there are none.
+const EXCEPTIONS: &[(&str, &str)] = &[];
 
 /// The program's own modules, above the library.
 const PROGRAM: &[&str] = &["main", "cli", "commands", "mount", "text"];

@@ -308,7 +308,7 @@ impl Builder {
         let row = Row {
             name: self.span_of_name(spec.name)?,
             shape: self.span_of_shape(spec.shape)?,
-            stored_shape: spec.stored_shape.map(|shape| self.span_of_shape(shape)).transpose()?,
+            stored_shape: spec.stored_shape.filter(|stored| *stored != spec.shape).map(|shape| self.span_of_shape(shape)).transpose()?,
             dtype: spec.dtype.clone(),
             data,
             scheme: spec.scheme.clone(),
@@ -430,7 +430,8 @@ impl Builder {
         }
         let served = self.catalog.rows.iter().any(|row| !row.data.is_missing() || row.offset.is_none());
         if !served && self.catalog.metadata.is_empty() && (self.dropped || !self.catalog.rows.is_empty()) {
-            let first = self.catalog.issues.first().map(|i| format!("{}: {}", i.place, i.what)).unwrap_or_default();
+            let file = format!("{}: ", self.path(0));
+            let first = self.catalog.issues.first().map(|i| format!("{}: {}", i.place.strip_prefix(&file).unwrap_or(&i.place), i.what)).unwrap_or_default();
             return Err(Error::format(format!("no tensor and no metadata is left of it: {first}")));
         }
         self.catalog.rows.shrink_to_fit();

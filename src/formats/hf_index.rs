@@ -161,13 +161,14 @@ pub(super) fn open_shards<'a>(opening: &Opening, names: impl Iterator<Item = &'a
         };
         let opened = opening.sibling(name).and_then(|source| {
             let format = super::recognise(&source)?;
-            let part = format.part.ok_or_else(|| Error::unsupported(format!("is {}, expected a shard", format.title)).in_file(source.path()))?;
+            let part =
+                format.part.ok_or_else(|| Error::unsupported(format!("is a file of format {}, which has no shards", format.name)).in_file(source.path()))?;
             part(&source, builder, &mut Shards { elsewhere: &mut elsewhere }).map_err(|e| e.in_file(source.path()))
         });
         count = count.saturating_add(1);
         if let Err(e) = opened {
             builder.dropped();
-            builder.issue(format!("shard {}", quoted(name)), e.to_string(), "the other shards are served");
+            builder.issue(format!("shard {}", quoted(name)), e.message(), "the other shards are served");
         }
         for tensor in unlisted {
             builder.issue(format!("shard {}: tensor {}", quoted(name), quoted(&tensor)), "is not in the index", "served all the same");

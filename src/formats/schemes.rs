@@ -19,6 +19,7 @@ mod nvfp4;
 mod patterns;
 mod torchao;
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use crate::quant;
 use crate::recipe::{Inputs, Scheme, Values};
 use crate::source::Extent;
 use config::Config;
+use half::slice::HalfFloatSliceExt;
 
 /// What a layout found: a tensor with logical values.
 struct Found {
@@ -52,6 +54,10 @@ struct Context<'a> {
     taken: HashSet<(u32, Option<Vec<u8>>)>,
     /// What is not certain: the reason, and the first tensor it concerns and how many.
     doubts: Vec<(String, String, u64)>,
+    /// Where a reason stands among them.
+    reasons: HashMap<String, usize>,
+    /// Steps that are left for matching names.
+    steps: Cell<u32>,
 }
 
 /// Finds every layout of a container and applies it.
@@ -66,7 +72,16 @@ pub(super) fn apply(opening: &Opening, builder: &mut Builder) -> Result<()> {
     let (found, doubts) = {
         let catalog = builder.catalog();
         let names = catalog.tensors().map(|t| (t.name(), t.index())).collect();
-        let mut context = Context { catalog, names, config, found: Vec::new(), taken: HashSet::new(), doubts: Vec::new() };
+        let mut context = Context {
+            catalog,
+            names,
+            config,
+            found: Vec::new(),
+            taken: HashSet::new(),
+            doubts: Vec::new(),
+            reasons: HashMap::new(),
+            steps: Cell::new(patterns::ALL_STEPS),
+        };
         for find in [mlx::find, gptq::find, bitsandbytes::find, compressed::find, micro::find, torchao::find, blocks::find, nvfp4::find] {
             find(&mut context);
         }
@@ -122,9 +137,12 @@ impl<'a> Context<'a> {
     /// Notes that a layout is not certain; each reason is told once.
     fn doubt(&mut self, tensor: Tensor<'_>, what: impl Into<String>) {
         let what = what.into();
-        match self.doubts.iter_mut().find(|(reason, ..)| *reason == what) {
+        match self.reasons.get(&what).and_then(|at| self.doubts.get_mut(*at)) {
             Some((_, _, count)) => *count = count.saturating_add(1),
-            None => self.doubts.push((what, String::from_utf8_lossy(tensor.name()).into_owned(), 1)),
+            None => {
+                self.reasons.insert(what.clone(), self.doubts.len());
+                self.doubts.push((what, text(tensor.name()), 1));
+            }
         }
     }
 
@@ -212,11 +230,39 @@ impl Rounding {
     }
 
     fn round(self, value: f32) -> f32 {
+        let mut one = [value];
+        self.round_all(&mut one);
+        one[0]
+    }
+
+    /// Rounds each value.
+    fn round_all(self, values: &mut [f32]) {
         match self {
-            Self::F32 => value,
-            Self::F16 => half::f16::from_bits(quant::narrow::f32_to_f16_bits(value)).to_f32(),
-            Self::Bf16 => f32::from_bits(u32::from(quant::narrow::f32_to_bf16_bits(value)) << 16),
+            Self::F32 => {}
+            Self::F16 => {
+                let mut halves = [half::f16::ZERO; RUN];
+                for values in values.chunks_mut(RUN) {
+                    let Some(halves) = halves.get_mut(..values.len()) else { continue };
+                    halves.convert_from_f32_slice(values);
+                    halves.convert_to_f32_slice(values);
+                }
+            }
+            Self::Bf16 => values.iter_mut().for_each(|value| {
+                let bits = value.to_bits();
+                let rounded = bits.wrapping_add(0x7FFF).wrapping_add(bits >> 16 & 1) & 0xFFFF_0000;
+                *value = if value.is_nan() { f32::NAN } else { f32::from_bits(rounded) };
+            }),
         }
+    }
+}
+
+/// Values that are rounded at a time: both forms stay in the first-level cache.
+const RUN: usize = 256;
+
+/// The value of each code in a table.
+fn look_up<const N: usize>(table: &[f32; N], codes: &[u8], out: &mut [f32]) {
+    for (value, code) in out.iter_mut().zip(codes) {
+        *value = table.get(usize::from(*code)).copied().unwrap_or(0.0);
     }
 }
 

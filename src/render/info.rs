@@ -22,9 +22,11 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
     for tensor in catalog.tensors() {
         let size = tensor.bytes().unwrap_or(0);
         let row = dtypes.entry(tensor.dtype().to_string()).or_default();
-        *row = (row.0 + 1, row.1.saturating_add(tensor.elements()), row.2.saturating_add(size));
-        elements = elements.saturating_add(tensor.elements());
+        row.0 += 1;
+        // What two names share is there once.
         if tensor.shares().is_none() {
+            (row.1, row.2) = (row.1.saturating_add(tensor.elements()), row.2.saturating_add(size));
+            elements = elements.saturating_add(tensor.elements());
             bytes = bytes.saturating_add(size);
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 use serde_json::{Value as Json, json};
 
 use super::bits::Rows;
-use super::columns::{Columns, Packing};
+use super::columns::{Columns, Packing, number as columns_number};
 use super::gptq::{Layout, Parts, group_size};
 use super::grouped::{self, Division, Groups, State};
 use super::{Context, Numbers, Rounding, text};
@@ -46,7 +46,19 @@ pub(super) fn layout(context: &Context<'_>, parts: &Parts<'_>) -> Result<Layout,
             (
                 vec![rows, columns],
                 group,
-                Box::new(Columns { packing, words, rows, columns, scales: numbers, zeros, zero_bias: 0.0, group, index: None, rounding }),
+                Box::new(Columns {
+                    number: columns_number(),
+                    packing,
+                    words,
+                    rows,
+                    columns,
+                    scales: numbers,
+                    zeros,
+                    zero_bias: 0.0,
+                    group,
+                    index: None,
+                    rounding,
+                }),
             )
         }
         "gemv" => {
@@ -97,9 +109,13 @@ impl Groups for Gemv {
         Ok(())
     }
 
-    fn value(&self, state: &State, group: usize, code: u8) -> f32 {
+    fn values(&self, state: &State, group: usize, codes: &[u8], out: &mut [f32]) {
         let (scale, zero) = (state.scales.get(group).copied().unwrap_or(0.0), state.offsets.get(group).copied().unwrap_or(0.0));
-        self.rounding.round((f32::from(code) - zero) * scale)
+        out.iter_mut().zip(codes).for_each(|(value, code)| *value = (f32::from(*code) - zero) * scale);
+    }
+
+    fn rounding(&self) -> Rounding {
+        self.rounding
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn unpack(bits: u32, bytes: &[u8], codes: &mut [u8]) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
+#[expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::*;
     use crate::source::Source;

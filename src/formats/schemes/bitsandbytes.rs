@@ -96,7 +96,8 @@ fn four_bits(context: &Context<'_>, name: &[u8], weight: Tensor<'_>, state: Tens
         "nf4" => NF4,
         "fp4" => std::array::from_fn(|code| {
             let value = FP4_TWELFTHS.get(code % 8).copied().unwrap_or(0.0) / 12.0;
-            if code >= 8 { -value } else { value }
+            // There is no negative zero.
+            if code > 8 { -value } else { value }
         }),
         other => return Err(format!("is a bitsandbytes weight of the type {other:?}, expected nf4 or fp4")),
     };
@@ -178,17 +179,15 @@ impl Values for FourBits {
         let first_block = first.checked_div(self.block).unwrap_or(0);
         let mut maxima = vec![0.0; usize::try_from(end.div_ceil(self.block.max(1)).saturating_sub(first_block)).unwrap_or(0)];
         self.absmax.read(inputs, first_block, &mut maxima)?;
-        let size = usize::try_from(self.block).unwrap_or(usize::MAX);
-        let mut left = size.saturating_sub(usize::try_from(first.checked_rem(self.block).unwrap_or(0)).unwrap_or(0));
         let mut codes = codes.get(usize::from(first % 2 == 1)..).unwrap_or_default();
-        let mut rest = out;
-        for absmax in maxima {
-            let len = left.min(rest.len());
-            let (values, after) = rest.split_at_mut_checked(len).unwrap_or_default();
-            let (these, others) = codes.split_at_checked(len).unwrap_or_default();
-            grouped::decode(4, these, values, |code| self.rounding.round(self.book.get(usize::from(code & 15)).copied().unwrap_or(0.0) * absmax));
-            (rest, codes, left) = (after, others, size);
-        }
+        grouped::by_groups(first, self.block, out, &mut |block, values| {
+            let (these, others) = codes.split_at_checked(values.len()).unwrap_or_default();
+            let absmax = maxima.get(block).copied().unwrap_or(0.0);
+            super::look_up(&self.book, these, values);
+            values.iter_mut().for_each(|value| *value *= absmax);
+            codes = others;
+        });
+        self.rounding.round_all(out);
         Ok(())
     }
 }

@@ -181,9 +181,9 @@ impl Blocks {
 
     /// Turns codes into values.
     fn apply(&self, values: &mut [f32], scale: f32, zero: f32) {
-        match (self.rounding, self.zeros) {
-            (Rounding::F32, None) => values.iter_mut().for_each(|value| *value *= scale),
-            (rounding, _) => values.iter_mut().for_each(|value| *value = rounding.round((*value - zero) * scale)),
+        match self.zeros {
+            None => values.iter_mut().for_each(|value| *value *= scale),
+            Some(_) => values.iter_mut().for_each(|value| *value = (*value - zero) * scale),
         }
     }
 }
@@ -195,6 +195,7 @@ impl Values for Blocks {
             let (mut scale, mut zero) = ([0.0], [0.0]);
             self.read_scales(inputs, 0, &mut scale, &mut zero)?;
             self.apply(out, scale[0], zero[0]);
+            self.rounding.round_all(out);
             return Ok(());
         }
         let (mut scales, mut zeros) = (Vec::new(), Vec::new());
@@ -207,14 +208,10 @@ impl Values for Blocks {
             scales.resize(count, 0.0);
             zeros.resize(count, 0.0);
             self.read_scales(inputs, scale_row.saturating_mul(self.scales_a_row).saturating_add(first_scale), &mut scales, &mut zeros)?;
-            let size = usize::try_from(self.columns_a_scale).unwrap_or(usize::MAX);
-            let mut left = size.saturating_sub(usize::try_from(column.checked_rem(self.columns_a_scale).unwrap_or(0)).unwrap_or(0));
-            let mut rest = part;
-            for (scale, zero) in scales.iter().zip(&zeros) {
-                let (values, after) = rest.split_at_mut_checked(left.min(rest.len())).unwrap_or_default();
-                self.apply(values, *scale, *zero);
-                (rest, left) = (after, size);
-            }
+            super::grouped::by_groups(column, self.columns_a_scale, part, &mut |number, values| {
+                self.apply(values, scales.get(number).copied().unwrap_or(0.0), zeros.get(number).copied().unwrap_or(0.0));
+            });
+            self.rounding.round_all(part);
             Ok(())
         })
     }

@@ -1,9 +1,12 @@
 //! Integers that are packed down or across the columns of a transposed weight: GPTQ, and AWQ's gemm form.
 //!
-//! Both store the transpose [K, N] of the logical weight [N, K], so one logical row touches every stored row. What a read needs of the stored words is
-//! fetched column by column group and turned, so that decoding runs along the logical rows.
+//! Both store the transpose [K, N] of the logical weight [N, K], so one logical row touches every stored row. Words are fetched for some logical rows at a
+//! time and turned, so that decoding runs along the logical rows.
 
+use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bits::{low_bits, unpack};
 use super::grouped::GroupIndex;
@@ -14,10 +17,12 @@ use crate::source::Extent;
 /// Where the columns of AWQ's words stand: logical column `j` of eight is nibble `AWQ[j]`.
 const AWQ: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// How far apart parts of stored rows may lie to be fetched in one read with what is between, in bytes.
-const GAP_BYTES: u64 = 1024;
-/// Most bytes that are fetched in one read.
-const FETCH_BYTES: u64 = 1 << 20;
+/// Logical rows of a tile: so many words of a stored row are fetched as cost no more than one.
+const ROWS_DOWN: u64 = 32;
+const ROWS_AWQ: u64 = 128;
+
+/// Most bytes of tiles that are kept.
+const KEPT_BYTES: usize = 16 << 20;
 
 /// What a word holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +35,8 @@ pub(super) enum Packing {
 
 /// A weight as its library dequantises it: scale * (code - zero), rounded once.
 pub(super) struct Columns {
+    /// Tells this weight from others; see [`number`].
+    pub(super) number: u64,
     pub(super) packing: Packing,
     pub(super) words: Extent,
     /// Logical rows: N.
@@ -47,14 +54,36 @@ pub(super) struct Columns {
     pub(super) rounding: Rounding,
 }
 
-/// The part of the weight that a read needs.
+/// Some logical rows of a weight as they are stored, turned.
 struct Tile {
     /// First logical row, and how many.
     row: u64,
     rows: u64,
-    /// First logical column, and how many.
-    column: u64,
-    columns: u64,
+    /// For each stored column of words, the words from the first stored row to the last.
+    words: Vec<u32>,
+    /// How many these are.
+    height: usize,
+    /// For each logical row, one of each for every group.
+    scales: Vec<f32>,
+    zeros: Vec<f32>,
+}
+
+impl Tile {
+    fn bytes(&self) -> usize {
+        self.words.len().saturating_add(self.scales.len()).saturating_add(self.zeros.len()).saturating_mul(4)
+    }
+}
+
+/// The tiles that were used last, of all weights, with the number of the weight. Alone of all recipes this one keeps what it has read: the next read of a
+/// file in order needs the same tile, and fetching it takes thousands of small reads.
+static TILES: Mutex<VecDeque<(u64, Arc<Tile>)>> = Mutex::new(VecDeque::new());
+
+/// The number of the next weight.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A number for one weight among all.
+pub(super) fn number() -> u64 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Columns {
@@ -65,50 +94,75 @@ impl Columns {
         }
     }
 
-    /// The stored words of a tile, turned: for each stored column of words the words from the tile's first to its last row, and how many these are; and
-    /// the logical column at which the first of them starts.
-    fn fetch(&self, inputs: Inputs<'_>, tile: &Tile) -> io::Result<(Vec<u32>, usize, u64)> {
-        let end_row = tile.row.saturating_add(tile.rows);
-        let end_column = tile.column.saturating_add(tile.columns);
-        // Stored rows and columns of words, and the words of a stored row.
-        let (first, last, from, to, width, start) = match self.packing {
+    fn group_count(&self) -> u64 {
+        self.columns.div_ceil(self.group.max(1))
+    }
+
+    /// The tile that holds a logical row.
+    fn tile(&self, inputs: Inputs<'_>, row: u64) -> io::Result<Arc<Tile>> {
+        let unit = if self.packing == Packing::Awq { ROWS_AWQ } else { ROWS_DOWN };
+        let start = row.saturating_sub(row.checked_rem(unit).unwrap_or(0));
+        {
+            let mut tiles = TILES.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(at) = tiles.iter().position(|(number, tile)| *number == self.number && tile.row == start)
+                && let Some(found) = tiles.remove(at)
+            {
+                let tile = Arc::clone(&found.1);
+                tiles.push_front(found);
+                return Ok(tile);
+            }
+        }
+        let mut tile =
+            Tile { row: start, rows: unit.min(self.rows.saturating_sub(start)), words: Vec::new(), height: 0, scales: Vec::new(), zeros: Vec::new() };
+        self.fetch(inputs, &mut tile)?;
+        let count = usize::try_from(self.group_count()).unwrap_or(0);
+        (tile.scales, tile.zeros) = self.groups(inputs, &tile, 0, count)?;
+        let tile = Arc::new(tile);
+        if tile.bytes() <= KEPT_BYTES / 4 {
+            let mut tiles = TILES.lock().unwrap_or_else(PoisonError::into_inner);
+            tiles.push_front((self.number, Arc::clone(&tile)));
+            while tiles.iter().map(|(_, tile)| tile.bytes()).sum::<usize>() > KEPT_BYTES {
+                tiles.pop_back();
+            }
+        }
+        Ok(tile)
+    }
+
+    /// Reads the words of a tile.
+    fn fetch(&self, inputs: Inputs<'_>, tile: &mut Tile) -> io::Result<()> {
+        let end = tile.row.saturating_add(tile.rows);
+        // Stored rows of words, the words of one, and which of them are wanted.
+        let (count, width, from, to) = match self.packing {
             Packing::Down { bits } => {
                 let bits = u64::from(bits);
-                // Elements start at a whole word every 32; without elements that lie across words, in every word.
                 let (elements, words) = if bits == 3 { (32, bits) } else { (32u64.checked_div(bits).unwrap_or(1), 1) };
-                let unit = tile.column.checked_div(elements).unwrap_or(0);
-                (unit.saturating_mul(words), end_column.div_ceil(elements).saturating_mul(words), tile.row, end_row, self.rows, unit.saturating_mul(elements))
+                (self.columns.div_ceil(elements).saturating_mul(words), self.rows, tile.row, end)
             }
-            Packing::Awq => (tile.column, end_column, tile.row / 8, end_row.div_ceil(8), self.rows / 8, tile.column),
+            Packing::Awq => (self.columns, self.rows / 8, tile.row / 8, end.div_ceil(8)),
         };
-        let (count, part) = (last.saturating_sub(first), to.saturating_sub(from));
-        let height = usize::try_from(count).unwrap_or(0);
-        let mut turned = vec![0u32; height.saturating_mul(usize::try_from(part).unwrap_or(0))];
+        let whole = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let part = to.saturating_sub(from);
+        tile.height = whole(count);
+        tile.words = vec![0; tile.height.saturating_mul(whole(part))];
         let row_bytes = width.saturating_mul(4);
-        let part_bytes = part.saturating_mul(4);
-        let gap = row_bytes.saturating_sub(part_bytes);
-        // Stored rows that one read fetches.
-        let at_once = if gap <= GAP_BYTES { FETCH_BYTES.checked_div(row_bytes).unwrap_or(1).max(1) } else { 1 };
+        // A row that is wanted as a whole is followed by the next.
+        let at_once = if part == width { (1u64 << 20).checked_div(row_bytes).unwrap_or(1).max(1) } else { 1 };
         let mut bytes = Vec::new();
         let mut done = 0u64;
         while done < count {
             let now = at_once.min(count.saturating_sub(done));
-            let span = now.saturating_sub(1).saturating_mul(row_bytes).saturating_add(part_bytes);
-            bytes.clear();
-            bytes.resize(usize::try_from(span).unwrap_or(usize::MAX), 0);
-            let offset = first.saturating_add(done).saturating_mul(row_bytes).saturating_add(from.saturating_mul(4));
+            bytes.resize(whole(now.saturating_mul(part).saturating_mul(4)), 0);
+            let offset = done.saturating_mul(row_bytes).saturating_add(from.saturating_mul(4));
             inputs.read(self.words, offset, &mut bytes)?;
-            let (words, step) = (bytes.as_chunks::<4>().0, usize::try_from(width).unwrap_or(usize::MAX).max(1));
-            let done_before = usize::try_from(done).unwrap_or(usize::MAX);
-            for (stored_row, words) in words.chunks(step).enumerate() {
-                let slots = turned.iter_mut().skip(done_before.saturating_add(stored_row)).step_by(height.max(1));
+            for (stored_row, words) in bytes.as_chunks::<4>().0.chunks(whole(part).max(1)).enumerate() {
+                let slots = tile.words.iter_mut().skip(whole(done).saturating_add(stored_row)).step_by(tile.height.max(1));
                 for (slot, word) in slots.zip(words) {
                     *slot = u32::from_le_bytes(*word);
                 }
             }
             done = done.saturating_add(now);
         }
-        Ok((turned, height, start))
+        Ok(())
     }
 
     /// Scales and zero points of groups `first` to `first + count` for the rows of a tile: each row's groups follow each other.
@@ -158,125 +212,88 @@ impl Columns {
 
 impl Values for Columns {
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [f32]) -> io::Result<()> {
-        let Some(last) = first.checked_add(out.len() as u64).and_then(|end| end.checked_sub(1)) else { return Ok(()) };
-        let (Some(row), Some(last_row)) = (first.checked_div(self.columns), last.checked_div(self.columns)) else { return Ok(()) };
-        if out.is_empty() {
-            return Ok(());
-        }
-        let within = first.checked_rem(self.columns).unwrap_or(0);
-        let (column, columns) = if row == last_row { (within, out.len() as u64) } else { (0, self.columns) };
-        let tile = Tile { row, rows: last_row.saturating_sub(row).saturating_add(1), column, columns };
-
         let map = match self.index {
             Some(index) => index.read(inputs)?,
             None => None,
         };
-        let (first_group, count) = match (&map, self.index) {
-            (Some(_), Some(index)) => (0, index.groups),
-            _ => {
-                let first_group = column.checked_div(self.group).unwrap_or(0);
-                (first_group, column.saturating_add(columns).div_ceil(self.group.max(1)).saturating_sub(first_group))
-            }
-        };
-        let count = usize::try_from(count).unwrap_or(0);
-        let (words, height, start) = self.fetch(inputs, &tile)?;
-        let (scales, zeros) = self.groups(inputs, &tile, first_group, count)?;
-
-        let skip = usize::try_from(column.saturating_sub(start)).unwrap_or(0);
-        let group = usize::try_from(self.group).unwrap_or(usize::MAX).max(1);
-        let into_group = usize::try_from(column.checked_rem(self.group).unwrap_or(0)).unwrap_or(0);
-        let (mut codes, mut table) = (Vec::new(), Vec::new());
-        let mut rest = out;
-        for number in 0..tile.rows {
-            let number_of_row = usize::try_from(number).unwrap_or(usize::MAX);
-            let line = match self.packing {
-                Packing::Down { bits } => {
-                    let words = words.chunks_exact(height.max(1)).nth(number_of_row).unwrap_or_default();
-                    unpack_words(bits, words, &mut codes);
-                    codes.get(skip..).unwrap_or_default()
-                }
+        let count = usize::try_from(self.group_count()).unwrap_or(0);
+        let size = usize::try_from(self.group).unwrap_or(usize::MAX).max(1);
+        let mut tile: Option<Arc<Tile>> = None;
+        let mut codes = Vec::new();
+        super::by_rows(first, self.columns, out, &mut |row, column, part| {
+            let tile = match &tile {
+                Some(tile) if row.checked_sub(tile.row).is_some_and(|within| within < tile.rows) => Arc::clone(tile),
+                _ => Arc::clone(tile.insert(self.tile(inputs, row)?)),
+            };
+            let within = usize::try_from(row.saturating_sub(tile.row)).unwrap_or(usize::MAX);
+            let start = usize::try_from(column).unwrap_or(usize::MAX);
+            let words = |nth: usize| tile.words.get(nth.saturating_mul(tile.height)..).and_then(|words| words.get(..tile.height)).unwrap_or_default();
+            match self.packing {
+                Packing::Down { bits } => unpack_words(bits, words(within), &mut codes),
                 Packing::Awq => {
-                    let place = tile.row.saturating_add(number);
-                    let nibble = AWQ.get(usize::try_from(place % 8).unwrap_or(0)).copied().unwrap_or(0);
-                    let nth = usize::try_from((place / 8).saturating_sub(tile.row / 8)).unwrap_or(usize::MAX);
+                    let nibble = AWQ.get(within % 8).copied().unwrap_or(0);
                     let shift = nibble.saturating_mul(4);
                     codes.clear();
-                    codes.extend(words.chunks_exact(height.max(1)).nth(nth).unwrap_or_default().iter().map(|word| (word.unbounded_shr(shift) & 15) as u8));
-                    codes.as_slice()
+                    codes.extend(words(within / 8).iter().map(|word| (word.unbounded_shr(shift) & 15) as u8));
                 }
-            };
-            // The part of this row that is wanted.
-            let from = if number == 0 && tile.rows > 1 { usize::try_from(within).unwrap_or(0) } else { 0 };
-            let line = line.get(from..).unwrap_or_default();
-            let len = usize::try_from(columns).unwrap_or(usize::MAX).saturating_sub(from).min(rest.len());
-            let (values, after) = rest.split_at_mut_checked(len).unwrap_or_default();
-            rest = after;
-            let at = number_of_row.saturating_mul(count);
-            let end = at.saturating_add(count);
-            let (scales, zeros) = (scales.get(at..end).unwrap_or_default(), zeros.get(at..end).unwrap_or_default());
-            let value = |scale: f32, zero: f32, code: u8| self.rounding.round(scale * (f32::from(code) - zero));
+            }
+            let line = codes.get(start..).unwrap_or_default();
+            let at = within.saturating_mul(count);
+            let (scales, zeros) = (tile.scales.get(at..).unwrap_or_default(), tile.zeros.get(at..).unwrap_or_default());
             match &map {
                 None => {
-                    let mut left = group.saturating_sub(into_group.saturating_add(from).checked_rem(group).unwrap_or(0));
-                    let skipped = into_group.saturating_add(from).checked_div(group).unwrap_or(0);
-                    let (mut values, mut codes) = (values, line);
-                    for (scale, zero) in scales.iter().zip(zeros).skip(skipped) {
+                    let skipped = start.checked_div(size).unwrap_or(0);
+                    let mut left = size.saturating_sub(start.checked_rem(size).unwrap_or(0));
+                    let (mut values, mut codes) = (&mut *part, line);
+                    for (scale, zero) in scales.iter().zip(zeros).take(count).skip(skipped) {
                         let len = left.min(values.len());
                         let (these, others) = values.split_at_mut_checked(len).unwrap_or_default();
                         let (now, later) = codes.split_at_checked(len).unwrap_or_default();
-                        super::grouped::decode(self.bits(), now, these, |code| value(*scale, *zero, code));
-                        (values, codes, left) = (others, later, group);
+                        these.iter_mut().zip(now).for_each(|(value, code)| *value = (f32::from(*code) - zero) * scale);
+                        (values, codes, left) = (others, later, size);
                     }
                 }
                 Some(map) => {
-                    let map = map.iter().skip(usize::try_from(column).unwrap_or(usize::MAX).saturating_add(from));
-                    let kinds = 1usize.unbounded_shl(self.bits());
-                    if count.saturating_mul(kinds) <= values.len() {
-                        table.clear();
-                        for (scale, zero) in scales.iter().zip(zeros) {
-                            table.extend((0..=low_bits(self.bits()) as u8).map(|code| value(*scale, *zero, code)));
-                        }
-                        for ((slot, code), group) in values.iter_mut().zip(line).zip(map) {
-                            let entry = (*group as usize).saturating_mul(kinds).saturating_add(usize::from(*code));
-                            *slot = table.get(entry).copied().unwrap_or(0.0);
-                        }
-                    } else {
-                        for ((slot, code), group) in values.iter_mut().zip(line).zip(map) {
-                            let group = *group as usize;
-                            *slot = value(scales.get(group).copied().unwrap_or(0.0), zeros.get(group).copied().unwrap_or(0.0), *code);
-                        }
+                    for ((value, code), group) in part.iter_mut().zip(line).zip(map.get(start..).unwrap_or_default()) {
+                        let (scale, zero) = (scales.get(*group as usize).copied().unwrap_or(0.0), zeros.get(*group as usize).copied().unwrap_or(0.0));
+                        *value = (f32::from(*code) - zero) * scale;
                     }
                 }
             }
-        }
-        Ok(())
+            self.rounding.round_all(part);
+            Ok(())
+        })
     }
 }
 
 /// Replaces `codes` by the elements of words: a stream of bits.
 fn unpack_words(bits: u32, words: &[u32], codes: &mut Vec<u8>) {
+    let elements = words.len().saturating_mul(32).checked_div(bits as usize).unwrap_or(0);
     codes.clear();
-    let mask = low_bits(bits);
-    if bits == 3 {
-        for [a, b, c] in words.as_chunks().0 {
-            let mut window = u128::from(*a) | u128::from(*b) << 32 | u128::from(*c) << 64;
-            codes.extend(
-                std::iter::repeat_with(|| {
-                    let code = (window as u32 & mask) as u8;
+    codes.resize(elements, 0);
+    match bits {
+        2 => unpack_each::<16>(words, codes, 2),
+        4 => unpack_each::<8>(words, codes, 4),
+        8 => codes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes()),
+        _ => {
+            for ([a, b, c], out) in words.as_chunks().0.iter().zip(codes.as_chunks_mut::<32>().0) {
+                let mut window = u128::from(*a) | u128::from(*b) << 32 | u128::from(*c) << 64;
+                for code in out {
+                    *code = (window as u32 & 7) as u8;
                     window >>= 3;
-                    code
-                })
-                .take(32),
-            );
+                }
+            }
         }
-        return;
     }
-    for word in words {
-        let word = *word;
-        match bits {
-            2 => codes.extend(std::array::from_fn::<u8, 16, _>(|i| (word.unbounded_shr((i as u32).saturating_mul(2)) & 3) as u8)),
-            4 => codes.extend(std::array::from_fn::<u8, 8, _>(|i| (word.unbounded_shr((i as u32).saturating_mul(4)) & 15) as u8)),
-            _ => codes.extend(word.to_le_bytes()),
+}
+
+/// Unpacks words of `N` elements of `bits` bits.
+fn unpack_each<const N: usize>(words: &[u32], codes: &mut [u8], bits: u32) {
+    for (word, out) in words.iter().zip(codes.as_chunks_mut::<N>().0) {
+        let mut word = *word;
+        for code in out {
+            *code = (word & low_bits(bits)) as u8;
+            word = word.unbounded_shr(bits);
         }
     }
 }

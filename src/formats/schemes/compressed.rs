@@ -224,9 +224,13 @@ impl Groups for Packed {
         Ok(())
     }
 
-    fn value(&self, state: &State, group: usize, code: u8) -> f32 {
+    fn values(&self, state: &State, group: usize, codes: &[u8], out: &mut [f32]) {
         let (scale, zero) = (state.scales.get(group).copied().unwrap_or(0.0), state.offsets.get(group).copied().unwrap_or(0.0));
-        self.rounding.round((f32::from(code) - zero) * scale)
+        out.iter_mut().zip(codes).for_each(|(value, code)| *value = (f32::from(*code) - zero) * scale);
+    }
+
+    fn rounding(&self) -> Rounding {
+        self.rounding
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Config {
 
 /// The files in which it may stand, in order of priority, and the keys there; no key is the whole file.
 const PLACES: [(&[u8], &[&str]); 4] = [
-    (b"config.json", &["quantization", "quantization_config"]),
+    (b"config.json", &["quantization", "quantization_config", "compression_config"]),
     (b"quantize_config.json", &[]),
     (b"quant_config.json", &[]),
     (b"hf_quant_config.json", &["quantization"]),

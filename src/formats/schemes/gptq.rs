@@ -5,7 +5,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::columns::{Columns, Packing};
+use super::columns::{self, Columns, Packing};
 use super::grouped::GroupIndex;
 use super::{Context, Numbers, Rounding, awq, is, patterns, text};
 use crate::catalog::Tensor;
@@ -71,7 +71,7 @@ fn overrides<'c>(context: &'c Context<'_>, stem: &[u8]) -> Result<Option<&'c Jso
             Some(("+", pattern)) => (false, pattern),
             _ => (false, key.as_str()),
         };
-        match patterns::matches(pattern, &stem) {
+        match patterns::matches(pattern, &stem, &context.steps) {
             Some(false) => {}
             Some(true) if negative || *value == json!(false) => {
                 return Err("is a packed weight, but the configuration's dynamic overrides say that it is not quantised".to_string());
@@ -136,6 +136,7 @@ fn gptq(context: &Context<'_>, parts: &Parts<'_>) -> Result<Layout, String> {
         object.insert("g_idx".to_string(), text(g_idx.name()).into());
     }
     let values = Columns {
+        number: columns::number(),
         packing: Packing::Down { bits: u32::try_from(bits).unwrap_or(8) },
         words: qweight.stored().ok_or("its bytes are missing")?,
         rows: *rows,

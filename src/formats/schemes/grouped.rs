@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::Numbers;
 use super::bits::{Rows, Scratch};
+use super::{Numbers, Rounding};
 use crate::recipe::Inputs;
 use crate::source::Extent;
 
@@ -20,8 +20,16 @@ pub(super) trait Groups {
     /// Reads what groups `first` to `first + count` of a row need.
     fn prepare(&self, inputs: Inputs<'_>, row: u64, first: u64, count: usize, state: &mut State) -> io::Result<()>;
 
-    /// The value of a code in the group with this number among those prepared.
-    fn value(&self, state: &State, group: usize, code: u8) -> f32;
+    /// The values of codes of the group with this number among those prepared, before they are rounded.
+    fn values(&self, state: &State, group: usize, codes: &[u8], out: &mut [f32]);
+
+    /// What is added to the rounded values of a group before they are rounded once more, where there is such a sum.
+    fn sum(&self, _: &State, _: usize) -> Option<f32> {
+        None
+    }
+
+    /// How values are rounded.
+    fn rounding(&self) -> Rounding;
 }
 
 /// How the elements of a row are divided.
@@ -77,42 +85,43 @@ pub(super) fn read<G: Groups>(inputs: Inputs<'_>, rows: Rows, division: Division
         if let Some((map, count)) = &map {
             groups.prepare(inputs, row, 0, usize::try_from(*count).unwrap_or(0), &mut state)?;
             let skip = usize::try_from(column).unwrap_or(usize::MAX);
-            for ((value, code), group) in part.iter_mut().zip(&scratch.codes).zip(map.iter().skip(skip)) {
-                *value = groups.value(&state, *group as usize, *code);
-            }
+            let columns = part.chunks_mut(1).zip(scratch.codes.chunks(1)).zip(map.iter().skip(skip));
+            columns.for_each(|((value, code), group)| groups.values(&state, *group as usize, code, value));
+            groups.rounding().round_all(part);
             return Ok(());
         }
-        let size = usize::try_from(division.group).unwrap_or(usize::MAX).max(1);
         let first_group = column.checked_div(division.group).unwrap_or(0);
         let last_group = column.saturating_add(part.len() as u64).div_ceil(division.group.max(1));
         let count = usize::try_from(last_group.saturating_sub(first_group)).unwrap_or(0);
         groups.prepare(inputs, row, first_group, count, &mut state)?;
-        let mut left = size.saturating_sub(usize::try_from(column.checked_rem(division.group).unwrap_or(0)).unwrap_or(0));
-        let (mut part, mut codes) = (part, scratch.codes.as_slice());
-        for group in 0..count {
-            let len = left.min(part.len());
-            let (values, rest) = part.split_at_mut_checked(len).unwrap_or_default();
-            let (these, others) = codes.split_at_checked(len).unwrap_or_default();
-            decode(rows.bits, these, values, |code| groups.value(&state, group, code));
-            (part, codes, left) = (rest, others, size);
+        let mut codes = scratch.codes.as_slice();
+        by_groups(column, division.group, part, &mut |group, values| {
+            let (these, others) = codes.split_at_checked(values.len()).unwrap_or_default();
+            groups.values(&state, group, these, values);
+            codes = others;
+        });
+        groups.rounding().round_all(part);
+        if groups.sum(&state, 0).is_some() {
+            by_groups(column, division.group, part, &mut |group, values| {
+                let sum = groups.sum(&state, group).unwrap_or(0.0);
+                values.iter_mut().for_each(|value| *value += sum);
+            });
+            groups.rounding().round_all(part);
         }
         Ok(())
     })
 }
 
-/// The values of codes of a group: where there are more elements than codes, each code's value is computed once.
-pub(super) fn decode(bits: u32, codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
-    let kinds = 1usize.unbounded_shl(bits);
-    if bits > 4 || out.len() <= kinds {
-        codes.iter().zip(out).for_each(|(code, out)| *out = value(*code));
-        return;
-    }
-    let mut table = [0.0f32; 16];
-    for (code, slot) in (0u8..).zip(table.iter_mut().take(kinds)) {
-        *slot = value(code);
-    }
-    for (code, out) in codes.iter().zip(out) {
-        *out = table.get(usize::from(code & 15)).copied().unwrap_or(0.0);
+/// Calls `each` with the parts of a run of columns that lie in one group, and with the number of the group among those that the run touches.
+pub(super) fn by_groups(column: u64, group: u64, part: &mut [f32], each: &mut dyn FnMut(usize, &mut [f32])) {
+    let size = usize::try_from(group).unwrap_or(usize::MAX).max(1);
+    let mut left = size.saturating_sub(usize::try_from(column.checked_rem(group).unwrap_or(0)).unwrap_or(0));
+    let mut rest = part;
+    let mut number = 0usize;
+    while !rest.is_empty() {
+        let (values, after) = rest.split_at_mut_checked(left.min(rest.len())).unwrap_or_default();
+        each(number, values);
+        (rest, left, number) = (after, size, number.saturating_add(1));
     }
 }
 

@@ -200,9 +200,14 @@ impl Groups for Micro {
         Ok(())
     }
 
-    fn value(&self, state: &State, group: usize, code: u8) -> f32 {
-        let value = self.table.get(usize::from(code & 15)).copied().unwrap_or(0.0);
-        self.rounding.round(value * state.scales.get(group).copied().unwrap_or(0.0))
+    fn values(&self, state: &State, group: usize, codes: &[u8], out: &mut [f32]) {
+        let scale = state.scales.get(group).copied().unwrap_or(0.0);
+        super::look_up(&self.table, codes, out);
+        out.iter_mut().for_each(|value| *value *= scale);
+    }
+
+    fn rounding(&self) -> Rounding {
+        self.rounding
     }
 }
 

@@ -62,8 +62,10 @@ fn parameters(context: &Context<'_>, stem: &[u8], weight: Tensor<'_>, scales: Te
     if layer == Some(&json!(false)) {
         return Err("has scales, but the configuration says that it is not quantised".to_string());
     }
-    let get = |key: &str| layer.filter(|l| l.is_object()).and_then(|l| l.get(key)).or_else(|| config.get(key));
-    let mode = get("mode").and_then(|m| m.as_str()).unwrap_or("affine").to_string();
+    let own = layer.filter(|layer| layer.is_object());
+    let get = |key: &str| own.and_then(|own| own.get(key)).or_else(|| config.get(key));
+    // mlx-lm quantises a layer that has parameters of its own with these alone, and affine is the default.
+    let mode = own.map_or_else(|| config.get("mode"), |own| own.get("mode")).and_then(|mode| mode.as_str()).unwrap_or("affine").to_string();
     let number = |key: &str| get(key).and_then(serde_json::Value::as_u64);
     if let (Some(bits), Some(group)) = (number("bits"), number("group_size")) {
         return Ok(Parameters { bits, group, mode });
@@ -76,6 +78,14 @@ fn parameters(context: &Context<'_>, stem: &[u8], weight: Tensor<'_>, scales: Te
     };
     // bits * group size, of which only some products come about in one way.
     let product = packed.checked_mul(32).and_then(|bits| bits.checked_div(*groups)).unwrap_or(0);
+    if is(scales, "u8") {
+        // Each mode with scales of eight bits has one product of its own.
+        let known = [("nvfp4", 4, 16), ("mxfp4", 4, 32), ("mxfp8", 8, 32)]
+            .into_iter()
+            .find(|(_, bits, group): &(_, u64, u64)| bits.checked_mul(*group) == Some(product));
+        let (mode, bits, group) = known.ok_or("looks like an MLX quantised weight, but no config.json says how")?;
+        return Ok(Parameters { bits, group, mode: mode.to_string() });
+    }
     let choices: Vec<(u64, u64)> = [2, 3, 4, 5, 6, 8]
         .into_iter()
         .flat_map(|bits: u64| [32u64, 64, 128].map(|group| (bits, group)))
@@ -177,15 +187,23 @@ impl Groups for Mlx {
         }
     }
 
-    fn value(&self, state: &State, group: usize, code: u8) -> f32 {
+    fn values(&self, state: &State, group: usize, codes: &[u8], out: &mut [f32]) {
         let scale = state.scales.get(group).copied().unwrap_or(0.0);
         match &self.table {
-            Some(table) => table.get(usize::from(code)).copied().unwrap_or(0.0) * scale,
-            None => {
-                let bias = state.offsets.get(group).copied().unwrap_or(0.0);
-                self.rounding.round(self.rounding.round(f32::from(code) * scale) + bias)
+            Some(table) => {
+                super::look_up(table, codes, out);
+                out.iter_mut().for_each(|value| *value *= scale);
             }
+            None => out.iter_mut().zip(codes).for_each(|(value, code)| *value = f32::from(*code) * scale),
         }
+    }
+
+    fn sum(&self, state: &State, group: usize) -> Option<f32> {
+        self.biases.is_some().then(|| state.offsets.get(group).copied().unwrap_or(0.0))
+    }
+
+    fn rounding(&self) -> Rounding {
+        if self.table.is_some() { Rounding::F32 } else { self.rounding }
     }
 }
 

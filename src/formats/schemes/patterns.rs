@@ -1,7 +1,13 @@
 //! The regular expressions that configurations name layers with, as far as they are plain.
 
+use std::cell::Cell;
+
 /// Steps after which a match is given up: a pattern of many stars takes long to fail.
-const STEPS: u32 = 100_000;
+const STEPS: u32 = 10_000;
+/// Longest pattern that is looked at, in bytes.
+const LENGTH: usize = 1000;
+/// Steps that all matches of a container may take together.
+pub(super) const ALL_STEPS: u32 = 50_000_000;
 
 /// One character of a pattern, and how often it may come.
 struct Piece {
@@ -29,12 +35,20 @@ impl Set {
 }
 
 /// Whether a pattern matches the start of `text`, as Python's `re.match`; `None` if it holds something that is not understood here (groups, counts,
-/// alternatives), or takes too long.
-pub(super) fn matches(pattern: &str, text: &str) -> Option<bool> {
+/// alternatives), or takes too long. What it takes is taken from `left`.
+pub(super) fn matches(pattern: &str, text: &str, left: &Cell<u32>) -> Option<bool> {
+    if pattern.len() > LENGTH {
+        return None;
+    }
+    // Reading the pattern counts as well.
+    left.set(left.get().checked_sub(u32::try_from(pattern.len()).ok()?)?);
     let (pieces, to_end) = parse(pattern)?;
     let text: Vec<char> = text.chars().collect();
-    let mut steps = STEPS;
-    walk(&pieces, to_end, &text, &mut steps)
+    let mut steps = STEPS.min(left.get());
+    let before = steps;
+    let found = walk(&pieces, to_end, &text, &mut steps);
+    left.set(left.get().saturating_sub(before.saturating_sub(steps)));
+    found
 }
 
 /// The pieces, and whether the match must reach the end.
@@ -106,10 +120,11 @@ fn walk(pieces: &[Piece], to_end: bool, text: &[char], steps: &mut u32) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{ALL_STEPS, Cell, matches};
 
     #[test]
     fn plain_patterns_match_as_in_python() {
+        let left = Cell::new(ALL_STEPS);
         for (pattern, text, expected) in [
             (r".*\.18\..*gate.*", "model.layers.18.mlp.gate_proj", Some(true)),
             (r".*\.18\..*gate.*", "model.layers.8.mlp.gate_proj", Some(false)),
@@ -124,9 +139,10 @@ mod tests {
             (r"a{2}", "aa", None),
             (r"\w+", "aa", None),
         ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} on {text}");
+            assert_eq!(matches(pattern, text, &left), expected, "{pattern} on {text}");
         }
         let long = "a".repeat(3000);
-        assert_eq!(matches(".*a.*a.*a.*a.*b", &long), None);
+        assert_eq!(matches("a", "a", &Cell::new(0)), None);
+        assert_eq!(matches(".*a.*a.*a.*a.*b", &long, &left), None);
     }
 }
