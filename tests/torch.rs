@@ -21,9 +21,9 @@ fn text(value: &str) -> Vec<u8> {
     [b"X", &(value.len() as u32).to_le_bytes()[..], value.as_bytes()].concat()
 }
 
-/// An integer of any size.
+/// An integer.
 fn int(value: u64) -> Vec<u8> {
-    [&[0x8a, 9][..], &value.to_le_bytes(), &[0]].concat()
+    [&[0x8a, 8][..], &value.to_le_bytes()].concat()
 }
 
 /// A tensor as torch pickles it.

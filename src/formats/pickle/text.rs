@@ -232,7 +232,7 @@ fn repr(graph: &Graph, id: Id, depth: u32, out: &mut Vec<u8>) {
         Node::Object(object) => {
             // Bytes of Python 3 under protocol 2.
             if let Some(("_codecs", "encode", [text, ..])) = graph.call(id)
-                && let Some(bytes) = graph.short(*text).and_then(|text| latin1(text))
+                && let Some(bytes) = graph.short(*text).and_then(latin1)
             {
                 out.push(b'b');
                 quote(&bytes, true, out);

@@ -445,7 +445,7 @@ pub(super) fn known(graph: &Graph, id: Id) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "tests")]
+    #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
     use super::*;
 

@@ -113,7 +113,7 @@ impl Tar {
             let class = class.ok_or_else(|| Error::unsupported("one of its storages is of an unknown class"))?;
             let mut reader = Reader::new(source, graph.end(), range.end);
             let elements = reader.u64().map_err(|stop| stopped(stop, "the length of a storage", source))?;
-            let bytes = elements.checked_mul(class.bytes).unwrap_or(u64::MAX);
+            let bytes = elements.saturating_mul(class.bytes);
             let offset = reader.position();
             reader.skip(bytes).map_err(|stop| stopped(stop, "a storage", source))?;
             at = reader.position();

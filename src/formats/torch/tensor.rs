@@ -118,8 +118,9 @@ impl View {
 
     /// How many elements of the storage are needed for the furthest of the view's.
     fn reach(&self) -> Option<u64> {
-        let steps = self.shape.iter().zip(&self.strides);
-        steps.fold(Some(self.offset), |reach, (size, stride)| reach?.checked_add(size.saturating_sub(1).checked_mul(*stride)?))?.checked_add(1)
+        let mut steps = self.shape.iter().zip(&self.strides);
+        let last = steps.try_fold(self.offset, |reach, (size, stride)| reach.checked_add(size.saturating_sub(1).checked_mul(*stride)?))?;
+        last.checked_add(1)
     }
 
     /// The shape as everybody else counts it: torch counts a packed type's bytes.
