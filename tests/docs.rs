@@ -91,7 +91,7 @@ fn run_document(name: &str) {
             expected.push(next);
         }
         if command.contains("python3") && !numpy {
-            println!("skipped, since python3 has no NumPy here: {name}: {command}");
+            eprintln!("skipped, since python3 has no NumPy here: {name}: {command}");
             expected.iter().for_each(|line| writeln!(fresh, "{line}").unwrap());
             continue;
         }
