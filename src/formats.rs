@@ -4,10 +4,13 @@
 //! tensor container is refused by [`unknown`] with a sentence that says what it is instead.
 
 mod folder;
+mod foreign;
 mod gguf;
 mod hf_index;
+mod msgpack;
 mod npy;
 mod npz;
+mod onnx;
 mod pickle;
 mod safetensors;
 mod schemes;
@@ -63,6 +66,9 @@ pub static FORMATS: &[Format] = &[
     torch::FORMAT,
     npz::FORMAT,
     hf_index::FORMAT,
+    // No magic number either, but far more structure than a safetensors file is recognised by.
+    onnx::FORMAT,
+    msgpack::FORMAT,
     // No magic number: a plausible length and an opening brace.
     safetensors::FORMAT,
 ];
