@@ -108,7 +108,9 @@ fn open_folder(folder: &Path) -> Result<Collection> {
         }
     }
     if opened.is_empty() {
-        if let Some(error) = super::foreign::folder(folder) {
+        // A format of others may be a folder some levels down.
+        let below: std::collections::BTreeSet<&Path> = files.iter().flat_map(|f| f.relative.ancestors().skip(1)).collect();
+        if let Some(error) = below.into_iter().chain([Path::new("")]).find_map(|relative| super::foreign::folder(&folder.join(relative))) {
             return Err(error);
         }
         let error = match refused.into_iter().next() {
