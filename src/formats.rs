@@ -4,12 +4,17 @@
 //! tensor container is refused by [`unknown`] with a sentence that says what it is instead.
 
 mod folder;
+mod foreign;
 mod gguf;
 mod hf_index;
+mod msgpack;
 mod npy;
 mod npz;
+mod onnx;
+mod pickle;
 mod safetensors;
 mod schemes;
+mod torch;
 mod unknown;
 mod zip;
 
@@ -57,8 +62,13 @@ pub(crate) struct Shards<'a> {
 pub static FORMATS: &[Format] = &[
     gguf::FORMAT,
     npy::FORMAT,
+    // A zip with a torch pickle in it is torch's, even if there are arrays beside it.
+    torch::FORMAT,
     npz::FORMAT,
     hf_index::FORMAT,
+    // No magic number either, but far more structure than a safetensors file is recognised by.
+    onnx::FORMAT,
+    msgpack::FORMAT,
     // No magic number: a plausible length and an opening brace.
     safetensors::FORMAT,
 ];

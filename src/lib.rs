@@ -10,6 +10,7 @@ pub mod error;
 pub mod fs;
 #[cfg(feature = "mount")]
 pub mod fuse;
+mod json;
 pub mod limits;
 pub mod render;
 #[cfg(feature = "mount")]

@@ -34,3 +34,9 @@ pub const FOLDER_LEVELS: usize = 8;
 pub const MEMBERS: u64 = 1 << 22;
 /// A model folder's file above this size is not one of its small side files, in bytes.
 pub const SIDE_FILE_BYTES: u64 = 256 << 20;
+/// Most values in one pickle; each takes at least a byte of its stream.
+pub const PICKLE_NODES: u32 = 1 << 24;
+/// All short strings of a pickle may take this much memory, in bytes.
+pub const PICKLE_TEXT_BYTES: usize = 256 << 20;
+/// Longest pickle, in bytes, without what is a bytes object in it.
+pub const PICKLE_BYTES: u64 = 1 << 30;

@@ -7,7 +7,7 @@ use std::io;
 pub use crate::dtype::Endian;
 use crate::source::Source;
 
-/// Bytes fetched at a time.
+/// Bytes fetched at a time, unless the caller knows better.
 const WINDOW: u64 = 256 << 10;
 
 /// Why a field could not be read.
@@ -35,6 +35,8 @@ pub struct Reader<'a> {
     source: &'a Source,
     window: Vec<u8>,
     window_start: u64,
+    /// Bytes fetched at a time.
+    window_bytes: u64,
     position: u64,
     end: u64,
     /// Byte order of the fields.
@@ -59,7 +61,19 @@ impl<'a> Reader<'a> {
     /// A reader of the bytes from `start` to `end` (clamped to the source).
     pub fn new(source: &'a Source, start: u64, end: u64) -> Self {
         let end = end.min(source.len());
-        Self { source, window: Vec::new(), window_start: start, position: start.min(end), end, endian: Endian::Little }
+        Self { source, window: Vec::new(), window_start: start, window_bytes: WINDOW, position: start.min(end), end, endian: Endian::Little }
+    }
+
+    /// The same reader with smaller windows, for headers that are spread over a file between payloads that are passed over.
+    #[must_use]
+    pub fn with_window(mut self, bytes: u64) -> Self {
+        self.window_bytes = bytes.max(1);
+        self
+    }
+
+    /// Goes to an offset from the start of the source; one after the end is the end.
+    pub fn seek(&mut self, position: u64) {
+        self.position = position.min(self.end);
     }
 
     /// Offset of the next byte from the start of the source.
@@ -92,7 +106,7 @@ impl<'a> Reader<'a> {
         let at = match inside {
             Some(at) if at.checked_add(n).is_some_and(|end| end <= self.window.len()) => at,
             _ => {
-                let size = usize::try_from(needed.max(WINDOW).min(left)).unwrap_or(n);
+                let size = usize::try_from(needed.max(self.window_bytes).min(left)).unwrap_or(n);
                 self.window.resize(size, 0);
                 self.window_start = self.position;
                 if let Err(e) = self.source.read_at(self.position, &mut self.window) {

@@ -4,13 +4,13 @@
 //! again from the checkpoint before it.
 
 mod info;
-pub(crate) mod json;
 pub mod npy;
 pub(crate) mod tensors;
 mod values;
 
 use std::io;
 
+use crate::json;
 use crate::tree::Set;
 
 pub use tensors::row_bytes;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// The layer of each module: it uses those of its own number and lower ones.
 const LAYERS: &[(&str, u32)] = &[
     ("error", 0),
+    ("json", 0),
     ("limits", 0),
     ("quant", 0),
     ("dtype", 0),

@@ -158,6 +158,21 @@ impl Builder {
         crate::error::printable(&path.unwrap_or_default())
     }
 
+    /// The run of `len` bytes at `offset` in a source; `None` if it leaves the source.
+    pub fn extent(&self, id: SourceId, offset: u64, len: u64) -> Option<Extent> {
+        Extent::new(id, self.catalog.sources.get(id as usize)?, offset, len)
+    }
+
+    /// A source that was added before.
+    pub fn source_of(&self, id: SourceId) -> Option<Arc<Source>> {
+        self.catalog.sources.get(id as usize).cloned()
+    }
+
+    /// All bytes of a source.
+    pub fn whole(&self, id: SourceId) -> Option<Extent> {
+        self.extent(id, 0, self.catalog.sources.get(id as usize)?.len())
+    }
+
     /// Declares where tensor data lies in a source, so that holes and trailing bytes are found.
     pub fn region(&mut self, region: Region) {
         self.regions.push(region);
@@ -179,7 +194,8 @@ impl Builder {
 
     /// Adds an issue about a tensor.
     pub fn tensor_issue(&mut self, source: SourceId, name: &[u8], what: impl Into<String>, done: impl Into<String>) {
-        let place = format!("{}: tensor {}", self.path(source), quoted(name));
+        // One that is only counted needs no words: there may be millions.
+        let place = if self.catalog.issues.len() < limits::ISSUES { format!("{}: tensor {}", self.path(source), quoted(name)) } else { String::new() };
         self.issue(place, what, done);
     }
 
@@ -208,6 +224,20 @@ impl Builder {
     /// Adds a fact to info.json.
     pub fn fact(&mut self, key: &str, value: serde_json::Value) {
         self.catalog.facts.push((key.to_string(), value));
+    }
+
+    /// Adds a line to a list in info.json, unless it is there already; several files of a set share the list.
+    pub fn list_fact(&mut self, key: &str, lines: impl IntoIterator<Item = String>) {
+        let at = self.catalog.facts.iter().position(|(k, v)| k == key && v.is_array());
+        let mut list = match at {
+            Some(at) => self.catalog.facts.remove(at).1,
+            None => serde_json::Value::Array(Vec::new()),
+        };
+        if let Some(list) = list.as_array_mut() {
+            let known: HashSet<String> = list.iter().filter_map(|line| line.as_str().map(str::to_string)).collect();
+            list.extend(lines.into_iter().filter(|line| !known.contains(line)).map(serde_json::Value::String));
+        }
+        self.catalog.facts.push((key.to_string(), list));
     }
 
     /// Adds a side file.

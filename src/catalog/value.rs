@@ -103,6 +103,8 @@ pub enum Value {
     Arrays(Vec<Value>),
     /// A value that was JSON in the container, or is best said in JSON; the name is its type.
     Json(&'static str, serde_json::Value),
+    /// JSON text that is ready to be shown, in which keys have an order and integers any size; the name is its type.
+    Rendered(&'static str, Box<[u8]>),
 }
 
 impl Value {
@@ -119,7 +121,7 @@ impl Value {
                 Some(first) if items.iter().all(|item| item.type_name() == first) => format!("array<{first}>"),
                 _ => "array<array>".to_string(),
             },
-            Self::Json(name, _) => (*name).to_string(),
+            Self::Json(name, _) | Self::Rendered(name, _) => (*name).to_string(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! In a folder every file is recognised by its content. A set (the shards of an index, a split GGUF) counts once. The model at the top gives the root's tree;
 //! every other container has its own. Small files at the top that are no containers are shown in `config/` and `tokenizer/`.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ fn open_folder(folder: &Path) -> Result<Collection> {
     // An index comes before the shards that it takes with it, a set's first shard before its others.
     files.sort_by(|a, b| (a.container != Some(true)).cmp(&(b.container != Some(true))).then_with(|| a.relative.cmp(&b.relative)));
     let mut opened: Vec<(PathBuf, bool, Catalog)> = Vec::new();
-    let mut claimed: std::collections::HashSet<(u64, u64)> = std::collections::HashSet::new();
+    let mut claimed: HashSet<(u64, u64)> = HashSet::new();
     for file in files.iter().filter(|f| f.container.is_some()) {
         if file.source.identity().is_some_and(|identity| claimed.contains(&identity)) {
             continue;
@@ -107,6 +108,9 @@ fn open_folder(folder: &Path) -> Result<Collection> {
         }
     }
     if opened.is_empty() {
+        if let Some(error) = super::foreign::folder(folder) {
+            return Err(error);
+        }
         let error = match refused.into_iter().next() {
             Some((_, e)) => e,
             None => Error::unsupported("holds no tensor container").in_file(folder),
@@ -128,7 +132,7 @@ fn open_folder(folder: &Path) -> Result<Collection> {
         }
     }
     if let Some(top) = &mut collection.top {
-        add_sides(top, &files);
+        add_sides(top, &files, &claimed);
     }
     Ok(collection)
 }
@@ -143,8 +147,14 @@ fn part_name(relative: &Path) -> Vec<u8> {
 
 /// The container that is the folder's model: the index at its top, the only container there, or the one with the usual name.
 fn choose_top(opened: &[(PathBuf, bool, Catalog)]) -> Option<usize> {
-    const USUAL: [&str; 5] =
-        ["model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.safetensors.index.json"];
+    const USUAL: [&str; 6] = [
+        "model.safetensors",
+        "pytorch_model.bin",
+        "diffusion_pytorch_model.safetensors",
+        "adapter_model.safetensors",
+        "model.safetensors.index.json",
+        "model.onnx",
+    ];
     let at_top = |path: &Path| path.parent().is_none_or(|p| p.as_os_str().is_empty());
     let usual = |path: &Path| USUAL.iter().any(|name| path.as_os_str() == *name);
     let pick = |wanted: &dyn Fn(&Path, bool) -> bool| {
@@ -206,8 +216,8 @@ fn list(folder: &Path, refused: &mut Vec<(PathBuf, Error)>) -> Result<Vec<Found>
     Ok(files)
 }
 
-/// Adds the small files at the folder's top that are no containers.
-fn add_sides(top: &mut Catalog, files: &[Found]) {
+/// Adds the small files at the folder's top that are no containers and hold no container's data.
+fn add_sides(top: &mut Catalog, files: &[Found], claimed: &HashSet<(u64, u64)>) {
     const TOKENIZER: [&[u8]; 9] = [
         b"tokenizer.json",
         b"tokenizer_config.json",
@@ -221,7 +231,8 @@ fn add_sides(top: &mut Catalog, files: &[Found]) {
     ];
     for file in files {
         let name = file.relative.as_os_str().as_bytes();
-        let is_weights = file.container == Some(false);
+        let is_data = file.container.is_none() && file.source.identity().is_some_and(|identity| claimed.contains(&identity));
+        let is_weights = file.container == Some(false) || is_data;
         let shown = top.sides().iter().any(|side| side.name == name);
         if is_weights || shown || name.contains(&b'/') || file.source.len() > limits::SIDE_FILE_BYTES {
             continue;

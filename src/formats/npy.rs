@@ -17,6 +17,7 @@ mod literal;
 use std::io;
 use std::sync::Arc;
 
+pub(super) use self::literal::Value as Literal;
 use self::literal::Value;
 use super::{Format, Head, Opening};
 use crate::catalog::{Builder, Order, Region, Spec};
@@ -64,6 +65,12 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     let offset = (!objects).then_some(header.data_offset);
     let (order, endian) = (header.order, header.endian);
     builder.tensor(&Spec { order, endian, ..Spec::new(name, header.dtype, &header.shape, source, offset) })
+}
+
+/// The type that a literal describes as `descr` does in a header: type, byte order, and the dimensions of a sub-array.
+pub(super) fn described(literal: &Literal) -> Result<(DType, Endian, Vec<u64>)> {
+    let descr::Described { dtype, endian, dimensions } = descr::read(literal)?;
+    Ok((dtype, endian, dimensions))
 }
 
 /// Reads the header of an array in a file (or member) of `len` bytes; `read` fills a buffer with the file's first bytes.

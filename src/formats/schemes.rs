@@ -205,14 +205,14 @@ impl Numbers {
 
 /// The type in which a layout's library gives its values: each is rounded to it once and widened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rounding {
+pub(super) enum Rounding {
     F32,
     F16,
     Bf16,
 }
 
 impl Rounding {
-    fn of(name: &str) -> Option<Self> {
+    pub(super) fn of(name: &str) -> Option<Self> {
         match name {
             "f32" | "float32" | "torch.float32" => Some(Self::F32),
             "f16" | "float16" | "torch.float16" => Some(Self::F16),
@@ -221,7 +221,7 @@ impl Rounding {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
@@ -229,14 +229,14 @@ impl Rounding {
         }
     }
 
-    fn round(self, value: f32) -> f32 {
+    pub(super) fn round(self, value: f32) -> f32 {
         let mut one = [value];
         self.round_all(&mut one);
         one[0]
     }
 
     /// Rounds each value.
-    fn round_all(self, values: &mut [f32]) {
+    pub(super) fn round_all(self, values: &mut [f32]) {
         match self {
             Self::F32 => {}
             Self::F16 => {

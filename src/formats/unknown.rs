@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::Head;
+use super::foreign;
 use super::zip::{self, Directory};
 use crate::error::{Error, quoted};
 use crate::source::Source;
@@ -21,14 +22,16 @@ const MAGICS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"\x89PNG\r\n\x1a\n", "a PNG image", ""),
     (0, b"\xff\xd8\xff", "a JPEG image", ""),
     (0, b"GIF8", "a GIF image", ""),
-    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "a PyTorch checkpoint in the format before version 1.6, which is not read yet", TORCH),
-    (0, b"\x80\x02", PICKLE, TORCH),
-    (0, b"\x80\x03", PICKLE, TORCH),
-    (0, b"\x80\x04", PICKLE, TORCH),
-    (0, b"\x80\x05", PICKLE, TORCH),
-    (0, b"\x89HDF\r\n\x1a\n", HDF5, ""),
-    (4, b"TFL3", "a TensorFlow Lite model, which is not read yet", ""),
-    (4, b"ET12", "an ExecuTorch program, which is not read", ""),
+    (0, b"\x80\x02", PICKLE, ""),
+    (0, b"\x80\x03", PICKLE, ""),
+    (0, b"\x80\x04", PICKLE, ""),
+    (0, b"\x80\x05", PICKLE, ""),
+    (0, b"\x89HDF\r\n\x1a\n", HDF5, H5PY),
+    (4, b"TFL3", "a TensorFlow Lite model, which is not read yet", "TensorFlow reads it: tf.lite.Interpreter(FILE), get_tensor_details() and tensor()"),
+    (4, b"ET12", "an ExecuTorch program, which is not read", EXECUTORCH),
+    (4, b"FT01", "the tensors of an ExecuTorch program (.ptd), which are not read", EXECUTORCH),
+    (4, b"ORTM", "an ONNX Runtime model (.ort), which is not read", "take the .onnx model that it was made from"),
+    (0, b"N\xef\x01\x00", "an NNEF tensor file, which is not read", "nnef reads it: nnef.read_tensor(FILE)"),
     (0, b"lmgg", "a legacy ggml file (no version), from before GGUF", GGML),
     (0, b"fmgg", "a legacy ggmf file, from before GGUF", GGML),
     (0, b"tjgg", "a legacy ggjt file, from before GGUF", GGML),
@@ -41,7 +44,7 @@ const MAGICS: &[(usize, &[u8], &str, &str)] = &[
     (0, b"ftrt", TENSORRT, ""),
     (0, b"ptrt", TENSORRT, ""),
     (0, b"MATLAB 5.0 MAT-file", "a MATLAB file", "scipy.io.loadmat reads it"),
-    (0, b"MATLAB 7.3 MAT-file", "a MATLAB file (version 7.3, HDF5 inside)", ""),
+    (0, b"MATLAB 7.3 MAT-file", "a MATLAB file (version 7.3, HDF5 inside)", H5PY),
     (0, b"PAR1", "a Parquet file", ""),
     (0, b"ARROW1", "an Arrow file", ""),
     (0, b"SQLite format 3\0", "an SQLite database", ""),
@@ -53,15 +56,14 @@ const MAGICS: &[(usize, &[u8], &str, &str)] = &[
 ];
 
 const UNPACK: &str = "unpack it first";
-const TORCH: &str = "convert it to safetensors first: safetensors.torch.save_file(torch.load(FILE, weights_only=True), OUTPUT)";
 const GGML: &str = "convert it with llama.cpp's convert_llama_ggml_to_gguf.py";
-const PICKLE: &str = "a Python pickle, which is not read";
+const PICKLE: &str = "a Python pickle";
 const HDF5: &str = "an HDF5 file (Keras, MATLAB 7.3, ...), which is not read yet";
+const H5PY: &str = "h5py reads it: h5py.File(FILE).visititems(print) lists what is in it";
+const EXECUTORCH: &str = "only the ExecuTorch runtime reads it; take the model that it was exported from";
 const SESSION: &str = "a session file of llama.cpp (the state of a conversation, not a model)";
 const TENSORRT: &str = "a TensorRT engine, which only the TensorRT version that made it reads";
 const AGAIN: &str = "download it again: the address gave a page (a login, an error) instead of the file";
-/// The last eight bytes of a LevelDB table, such as the index of a TensorFlow checkpoint.
-const TABLE_END: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
 
 /// What a file is instead of a tensor container.
 pub(super) fn explain(head: &Head<'_>) -> Error {
@@ -73,6 +75,9 @@ pub(super) fn explain(head: &Head<'_>) -> Error {
     if head.bytes.starts_with(b"PK") {
         return zip_archive(head);
     }
+    if let Some((what, hint)) = foreign::file(head) {
+        return is(what).hint(hint);
+    }
     if let Some(Kind { what, hint }) = kind(head.bytes, len) {
         // A description with a comma goes on to say why it is not read.
         let error = is(&if what.contains(',') { what } else { format!("{what}, not a tensor container") });
@@ -80,12 +85,8 @@ pub(super) fn explain(head: &Head<'_>) -> Error {
     }
     for offset in [512, 1024, 2048] {
         if head.bytes.get(offset..).is_some_and(|rest| rest.starts_with(b"\x89HDF\r\n\x1a\n")) {
-            return is(HDF5);
+            return is(HDF5).hint(H5PY);
         }
-    }
-    let mut end = [0; 8];
-    if head.source.read_at(len.saturating_sub(8), &mut end).is_ok() && end == TABLE_END {
-        return is("the index of a TensorFlow checkpoint (a LevelDB table), which is not read");
     }
     is(&describe(head.bytes, len).replacen("a file", "of no known format: a file", 1))
 }
@@ -122,6 +123,10 @@ fn zip_archive(head: &Head<'_>) -> Error {
             Ok(contents) => contents,
             Err(e) => e,
         },
+        Err(e) if e.message().starts_with("its end-of-archive record is missing") && starts_as_torch(head.bytes) => {
+            Error::format(format!("is truncated or not a PyTorch file: end-of-archive record missing, size {len} bytes"))
+                .hint("download it again: the end of the file has not arrived")
+        }
         Err(e) if head.bytes.starts_with(b"PK\x03\x04") && e.message().starts_with("its end-of-archive record is missing") => {
             Error::format(format!("is a zip archive (npz or PyTorch file?) cut short: its end-of-archive record is missing, size {len} bytes"))
                 .hint("download it again: the end of the file has not arrived")
@@ -130,17 +135,25 @@ fn zip_archive(head: &Head<'_>) -> Error {
     }
 }
 
+/// Whether a zip archive's first member is one of those that torch writes first.
+fn starts_as_torch(bytes: &[u8]) -> bool {
+    let len = bytes.get(26..28).and_then(|len| len.first_chunk()).map_or(0, |len| usize::from(u16::from_le_bytes(*len)));
+    let name = bytes.get(30..).and_then(|rest| rest.get(..len.min(rest.len()))).unwrap_or_default();
+    let inside = name.iter().position(|b| *b == b'/').and_then(|slash| name.get(slash.saturating_add(1)..)).unwrap_or_default();
+    zip::is_torch_pickle(name) || inside.starts_with(b"data/") || matches!(inside, b"version" | b"byteorder" | b".format_version" | b"archive_format")
+}
+
 /// What a whole zip archive holds.
 fn contents(source: &Source, directory: &Directory) -> crate::error::Result<Error> {
     const SHOWN: usize = 3;
     let mut names = Vec::new();
     let mut count: u64 = 0;
-    let (mut torch, mut gguf, mut keras, mut models) = (false, false, false, false);
+    let (mut gguf, mut keras, mut models, mut live_script) = (false, false, false, false);
     directory.walk(source, |entry| {
         count = count.saturating_add(1);
-        torch |= zip::is_torch_pickle(entry.name);
         gguf |= zip::has_suffix(entry.name, b".gguf");
         keras |= entry.name == b"model.weights.h5";
+        live_script |= entry.name == b"matlab/document.xml";
         models |= zip::has_suffix(entry.name, b".onnx") || zip::has_suffix(entry.name, b".safetensors");
         if names.len() < SHOWN {
             names.push(quoted(entry.name));
@@ -151,12 +164,12 @@ fn contents(source: &Source, directory: &Directory) -> crate::error::Result<Erro
         names.push("…".to_string());
     }
     let list = names.join(", ");
-    Ok(if torch {
-        Error::unsupported("is a PyTorch checkpoint, not read yet by this version").hint(TORCH)
-    } else if gguf {
+    Ok(if gguf {
         Error::unsupported("is a zip archive with a compressed GGUF file, which only a stored one can be read from").hint(UNPACK)
     } else if keras {
-        Error::unsupported("is a Keras model (.keras), which is not read yet")
+        Error::unsupported("is a Keras model (.keras), which is not read yet").hint("Keras reads it: keras.saving.load_model(FILE).get_weights()")
+    } else if live_script {
+        Error::unsupported("is a MATLAB Live Script (.mlx), which holds text and code, no tensors").hint("the models of Apple's MLX are .safetensors files")
     } else if count == 0 {
         Error::unsupported("is an empty zip archive")
     } else {
@@ -197,7 +210,7 @@ fn kind(bytes: &[u8], len: u64) -> Option<Kind> {
         return found(&what, "a download that was never finished? some programs reserve the space first");
     }
     if is_onnx(bytes) {
-        return found("an ONNX model or another protobuf message, which is not read yet", "");
+        return found("the beginning of an ONNX model, but no graph follows", "a download that was cut short? compare the size with the original's");
     }
     text(bytes)
 }
@@ -284,7 +297,6 @@ mod tests {
             (b"%PDF-1.7", "PDF"),
             (b"\x89PNG\r\n\x1a\n", "is a PNG image, not a tensor container"),
             (b"\xff\xd8\xff\xe0", "JPEG"),
-            (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", "PyTorch checkpoint in the format before version 1.6"),
             (b"\x80\x04\x95", "Python pickle"),
             (b"\x89HDF\r\n\x1a\n", "HDF5"),
             (b"\x1c\0\0\0TFL3", "TensorFlow Lite"),
@@ -308,7 +320,7 @@ mod tests {
         let mut hdf = vec![0xEE; 600];
         hdf[512..520].copy_from_slice(b"\x89HDF\r\n\x1a\n");
         assert!(explained(&hdf).contains("HDF5"));
-        assert!(explained(&[&[7; 100][..], &TABLE_END].concat()).contains("TensorFlow checkpoint"));
+        assert!(explained(&[&[7; 100][..], &foreign::TABLE_END].concat()).contains("TensorFlow checkpoint"));
         assert!(explained(&[0; 5000]).contains("starts with 4096 zero bytes of 5000"));
         assert!(explained(&padded(b"\xde\xad\xbe\xef")).contains("of no known format: a file of 604 bytes, starting de ad be ef ee"));
     }
@@ -354,10 +366,11 @@ mod tests {
     #[test]
     fn zips_are_named_by_what_they_hold() {
         let torch = archive(&[stored("m/data.pkl", b"."), stored("m/data/0", b"0000")]);
-        assert!(explained(&torch).contains("is a PyTorch checkpoint, not read yet by this version"));
+        let numpy = archive(&[stored("a.npy", b"\x93NUMPY")]);
+        assert!(explained(&numpy[..numpy.len() - 1]).contains("cut short: its end-of-archive record is missing"));
         for cut in [1, 22, torch.len() / 2] {
             let text = explained(&torch[..torch.len() - cut]);
-            assert!(text.contains(&format!("end-of-archive record is missing, size {} bytes", torch.len() - cut)), "{text}");
+            assert!(text.contains(&format!("is truncated or not a PyTorch file: end-of-archive record missing, size {} bytes", torch.len() - cut)), "{text}");
         }
         assert!(explained(&archive(&[stored("config.json", b"{}"), stored("model.weights.h5", b"..")])).contains("Keras"));
         assert!(explained(&archive(&[stored("a.txt", b"a"), stored("b\x1b.txt", b"b")])).contains("without arrays: 2 members (\"a.txt\", \"b\\u{1b}.txt\")"));

@@ -88,6 +88,7 @@ fn whole(catalog: &Catalog, value: &Value, out: &mut Vec<u8>) -> io::Result<()> 
         Value::Bool(value) => put(out, format_args!("{value}")),
         Value::String(text) => bytes(out, text),
         Value::Json(_, value) => put(out, format_args!("{value}")),
+        Value::Rendered(_, text) => out.extend_from_slice(text),
         Value::StoredString(_) | Value::StoredArray(_) => {
             let mut cursor = Cursor::default();
             while piece(catalog, value, &mut cursor, out)? {}

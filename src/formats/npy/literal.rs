@@ -11,7 +11,7 @@ const BRACKETS: usize = 2 * limits::NESTING;
 
 /// A literal value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(in crate::formats) enum Value {
     Text(String),
     Integer(u64),
     Negative,

@@ -1,0 +1,393 @@
+//! Values of a pickle as JSON: what is neither a number, a string nor a container is an object with the key `__opaque__`.
+//!
+//! An integer of any size that Python itself would write in decimal is a JSON number; a larger one is a string of hexadecimal digits. NaN and infinities are
+//! strings, as everywhere in this program's JSON.
+
+use std::borrow::Cow;
+
+use super::text::{integer, str_of};
+use super::{Graph, Id, Node, Object};
+
+/// Deepest nesting that is written.
+const DEPTH: u32 = 100;
+
+/// What a value is made of, seen through the calls that make plain containers.
+pub(in crate::formats) enum Shape<'g> {
+    Leaf,
+    Sequence(Cow<'g, [Id]>),
+    /// Keys and values, and the attributes of the dict itself.
+    Mapping(Cow<'g, [(Id, Id)]>, Option<Id>),
+    Object(&'g Object),
+}
+
+/// What a value is made of.
+pub(in crate::formats) fn shape(graph: &Graph, id: Id) -> Shape<'_> {
+    match graph.node(id) {
+        Node::Tuple(..) | Node::List(_) => Shape::Sequence(Cow::Borrowed(graph.sequence(id).unwrap_or_default())),
+        Node::Set(items) => Shape::Sequence(Cow::Borrowed(items)),
+        Node::Dict(pairs) => Shape::Mapping(last_of_each(graph, Cow::Borrowed(pairs)), None),
+        Node::Object(object) => called(graph, id, object),
+        _ => Shape::Leaf,
+    }
+}
+
+/// The name of a module as Python 3 has it.
+pub(in crate::formats) fn modern(module: &str) -> &str {
+    match module {
+        "__builtin__" => "builtins",
+        "copy_reg" => "copyreg",
+        other => other,
+    }
+}
+
+fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
+    let Some((module, name, args)) = graph.call(id) else { return Shape::Object(object) };
+    match (modern(module), name) {
+        ("collections", "OrderedDict" | "defaultdict" | "Counter") | ("builtins", "dict") => {
+            // Python 2 hands an OrderedDict its items as a list of pairs.
+            let first = args.first().filter(|_| name != "defaultdict").copied();
+            let mut pairs: Vec<(Id, Id)> = match first.map(|first| graph.node(first)) {
+                Some(Node::Dict(pairs)) => pairs.clone(),
+                Some(_) => first
+                    .and_then(|first| graph.sequence(first))
+                    .unwrap_or_default()
+                    .iter()
+                    .filter_map(|pair| match graph.sequence(*pair)? {
+                        [key, value] => Some((*key, *value)),
+                        _ => None,
+                    })
+                    .collect(),
+                None => Vec::new(),
+            };
+            let pairs = match pairs.is_empty() {
+                true => Cow::Borrowed(object.pairs.as_slice()),
+                false => {
+                    pairs.extend_from_slice(&object.pairs);
+                    Cow::Owned(pairs)
+                }
+            };
+            Shape::Mapping(last_of_each(graph, pairs), object.state)
+        }
+        ("builtins", "set" | "frozenset" | "list" | "tuple")
+        | ("torch", "Size")
+        | ("collections", "deque")
+        | ("torch.jit._pickle", "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist" | "build_complexlist") => {
+            let items = match args.first().map(|first| graph.node(*first)) {
+                Some(Node::Set(items)) => items.as_slice(),
+                Some(_) => args.first().and_then(|first| graph.sequence(*first)).unwrap_or_default(),
+                None => &[],
+            };
+            match object.items.is_empty() {
+                true => Shape::Sequence(Cow::Borrowed(items)),
+                false => Shape::Sequence(items.iter().chain(&object.items).copied().collect()),
+            }
+        }
+        ("torch.jit._pickle", "restore_type_tag") => match args.first().map(|first| (graph.node(*first), *first)) {
+            Some((Node::Object(_), _)) | None => Shape::Object(object),
+            Some((_, first)) => shape(graph, first),
+        },
+        _ => Shape::Object(object),
+    }
+}
+
+/// A dict's pairs as Python keeps them: of a key that is set twice, the first place and the last value.
+fn last_of_each<'g>(graph: &Graph, pairs: Cow<'g, [(Id, Id)]>) -> Cow<'g, [(Id, Id)]> {
+    let mut places = std::collections::HashMap::with_capacity(pairs.len());
+    let mut kept: Vec<(Id, Id)> = Vec::new();
+    let mut twice = false;
+    for (key, value) in pairs.iter() {
+        let place = match graph.node(*key) {
+            Node::Text(_) => graph.short(*key).map(|text| (true, Cow::Borrowed(text))),
+            Node::Int(value) => Some((false, Cow::Owned(value.to_le_bytes().to_vec()))),
+            _ => None,
+        };
+        match place.map(|place| places.entry(place).or_insert(kept.len())) {
+            Some(at) if *at < kept.len() => {
+                twice = true;
+                if let Some(pair) = kept.get_mut(*at) {
+                    pair.1 = *value;
+                }
+            }
+            _ => kept.push((*key, *value)),
+        }
+    }
+    if twice { Cow::Owned(kept) } else { pairs }
+}
+
+/// Writes values as JSON text, within a budget.
+pub(in crate::formats) struct Writer<'a> {
+    graph: &'a Graph,
+    /// Gives the JSON text of values that have a meaning of their own.
+    known: &'a dyn Fn(Id) -> Option<String>,
+    out: Vec<u8>,
+    /// Bytes that may still be written.
+    left: usize,
+    /// Whether something was left out for its size or depth.
+    cut: bool,
+}
+
+impl<'a> Writer<'a> {
+    pub(in crate::formats) fn new(graph: &'a Graph, budget: usize, known: &'a dyn Fn(Id) -> Option<String>) -> Self {
+        Self { graph, known, out: Vec::new(), left: budget, cut: false }
+    }
+
+    /// The JSON text of a value, and whether something of it was left out.
+    pub(in crate::formats) fn value(mut self, id: Id) -> (Vec<u8>, bool) {
+        self.write(id, DEPTH);
+        (self.out, self.cut)
+    }
+
+    fn put(&mut self, text: &str) {
+        self.left = self.left.saturating_sub(text.len());
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn leave_out(&mut self) {
+        self.cut = true;
+        self.put("{\"__opaque__\": \"left out\"}");
+    }
+
+    fn string(&mut self, bytes: &[u8]) {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.put(&serde_json::Value::from(text).to_string()),
+            Err(_) => {
+                let text = format!("{{\"base64\": \"{}\"}}", base64(bytes));
+                self.put(&text);
+            }
+        }
+    }
+
+    fn key(&mut self, key: Id) {
+        let text = str_of(self.graph, key);
+        self.put(&serde_json::Value::from(String::from_utf8_lossy(&text)).to_string());
+        self.put(": ");
+    }
+
+    fn write(&mut self, id: Id, depth: u32) {
+        let Some(deeper) = depth.checked_sub(1).filter(|_| self.left > 0) else {
+            self.leave_out();
+            return;
+        };
+        if let Some(text) = (self.known)(id) {
+            self.put(&text);
+            return;
+        }
+        match shape(self.graph, id) {
+            Shape::Sequence(items) => self.list(&items, deeper),
+            Shape::Mapping(pairs, _) => {
+                self.put("{");
+                self.pairs(&pairs, true, deeper);
+                self.put("}");
+            }
+            Shape::Object(object) => self.object(object, deeper),
+            Shape::Leaf => self.leaf(id, deeper),
+        }
+    }
+
+    fn list(&mut self, items: &[Id], depth: u32) {
+        self.put("[");
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                self.put(", ");
+            }
+            self.write(*item, depth);
+            if self.left == 0 {
+                self.cut = true;
+                break;
+            }
+        }
+        self.put("]");
+    }
+
+    fn pairs(&mut self, pairs: &[(Id, Id)], mut first: bool, depth: u32) {
+        for (key, value) in pairs {
+            if !std::mem::replace(&mut first, false) {
+                self.put(", ");
+            }
+            self.key(*key);
+            self.write(*value, depth);
+            if self.left == 0 {
+                self.cut = true;
+                break;
+            }
+        }
+    }
+
+    /// `{"__opaque__": "module.Class", "args": [...], "state": ...}`, with what there is.
+    fn object(&mut self, object: &Object, depth: u32) {
+        self.put("{\"__opaque__\": ");
+        self.callee(object.callee, depth);
+        if let Some(args) = self.graph.tuple(object.args).filter(|args| !args.is_empty()) {
+            self.put(", \"args\": ");
+            self.list(args, depth);
+        }
+        for (name, value) in [("kwargs", object.kwargs), ("state", object.state)] {
+            if let Some(value) = value {
+                self.put(&format!(", \"{name}\": "));
+                self.write(value, depth);
+            }
+        }
+        if !object.items.is_empty() {
+            self.put(", \"items\": ");
+            self.list(&object.items, depth);
+        }
+        if !object.pairs.is_empty() {
+            self.put(", \"pairs\": {");
+            self.pairs(&object.pairs, true, depth);
+            self.put("}");
+        }
+        self.put("}");
+    }
+
+    fn callee(&mut self, id: Id, depth: u32) {
+        match self.graph.global(id) {
+            Some((module, name)) => self.put(&serde_json::Value::from(dotted(module, name)).to_string()),
+            None => self.write(id, depth),
+        }
+    }
+
+    fn leaf(&mut self, id: Id, depth: u32) {
+        match self.graph.node(id) {
+            Node::Bool(value) => self.put(if *value { "true" } else { "false" }),
+            Node::Float(value) => self.put(&float(*value)),
+            Node::Int(_) | Node::Long(_) | Node::Decimal(_) => match integer(self.graph, id) {
+                Some(digits) => self.put(&digits),
+                None => self.hexadecimal(id),
+            },
+            Node::Text(run) | Node::Bytes(run) => {
+                if run.len() > self.left as u64 {
+                    self.leave_out();
+                    return;
+                }
+                match self.graph.bytes(*run, run.len()) {
+                    Ok(bytes) => self.string(&bytes),
+                    Err(_) => self.leave_out(),
+                }
+            }
+            Node::Global(_) => {
+                self.put("{\"__opaque__\": ");
+                self.callee(id, depth);
+                self.put("}");
+            }
+            Node::Persistent(name) => {
+                self.put("{\"__opaque__\": ");
+                self.write(*name, depth);
+                self.put("}");
+            }
+            _ => self.put("null"),
+        }
+    }
+
+    /// An integer that is too large to be written in decimal.
+    fn hexadecimal(&mut self, id: Id) {
+        let bytes = match self.graph.node(id) {
+            Node::Long(run) if run.len() <= self.left as u64 / 2 => self.graph.bytes(*run, run.len()).ok(),
+            // Digits of protocol 0, as they are.
+            Node::Decimal(run) if run.len() <= self.left as u64 => match self.graph.bytes(*run, run.len()) {
+                Ok(digits) => {
+                    self.string(&digits);
+                    return;
+                }
+                Err(_) => None,
+            },
+            _ => None,
+        };
+        let Some(bytes) = bytes else { return self.leave_out() };
+        let negative = bytes.last().is_some_and(|b| *b >= 0x80);
+        let mut carry = negative;
+        let mut digits: Vec<u8> = Vec::with_capacity(bytes.len());
+        for byte in bytes.iter() {
+            let (byte, over) = (if negative { !byte } else { *byte }).overflowing_add(u8::from(carry));
+            carry = over;
+            digits.push(byte);
+        }
+        let mut text = String::with_capacity(digits.len().saturating_mul(2).saturating_add(5));
+        text.push_str(if negative { "\"-0x" } else { "\"0x" });
+        const HEX: &[u8; 16] = b"0123456789abcdef";
+        for byte in digits.iter().rev() {
+            for nibble in [byte >> 4, byte & 15] {
+                text.push(HEX.get(usize::from(nibble)).copied().unwrap_or(b'0').into());
+            }
+        }
+        text.push('"');
+        self.put(&text);
+    }
+}
+
+/// A module and a name in one.
+pub(in crate::formats) fn dotted(module: &str, name: &str) -> String {
+    match modern(module) {
+        "" => name.to_string(),
+        module => format!("{module}.{name}"),
+    }
+}
+
+/// A float as this program's JSON has it.
+pub(in crate::formats) fn float(value: f64) -> String {
+    match value {
+        _ if value.is_nan() => "\"NaN\"".to_string(),
+        f64::INFINITY => "\"Infinity\"".to_string(),
+        f64::NEG_INFINITY => "\"-Infinity\"".to_string(),
+        _ => format!("{value:?}"),
+    }
+}
+
+/// Base64 (RFC 4648, with padding).
+pub(in crate::formats) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for group in bytes.chunks(3) {
+        let word = group.iter().zip([16, 8, 0]).fold(0_u32, |word, (byte, shift)| word | u32::from(*byte) << shift);
+        for (place, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+            let digit = DIGITS.get((word >> shift & 63) as usize).copied().unwrap_or(b'=');
+            out.push(if place <= group.len() { digit } else { b'=' }.into());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::source::Source;
+
+    fn json(pickle: &[u8], budget: usize) -> (String, bool) {
+        let source = Source::from_bytes("p", pickle.to_vec());
+        let graph = Graph::read(&source, 0, source.len()).unwrap();
+        let (text, cut) = Writer::new(&graph, budget, &|_| None).value(graph.root());
+        (String::from_utf8(text).unwrap(), cut)
+    }
+
+    #[test]
+    fn values_are_kept_without_loss() {
+        for (pickle, text) in [
+            (&b"(lp0\nI1\naF1.5\naNa\x88aL123456789012345678901234567890L\na."[..], "[1, 1.5, null, true, 123456789012345678901234567890]"),
+            (b"}X\x01\0\0\0aK\x01sX\x01\0\0\0aK\x02s.", "{\"a\": 2}"),
+            (b"C\x02\xff\x00.", "{\"base64\": \"/wA=\"}"),
+            (
+                b"cargparse\nNamespace\n)\x81}X\x02\0\0\0lrG\x7f\xf0\0\0\0\0\0\0sb.",
+                "{\"__opaque__\": \"argparse.Namespace\", \"state\": {\"lr\": \"Infinity\"}}",
+            ),
+            (b"c__builtin__\nset\n]K\x01a\x85R.", "[1]"),
+            (b"ccollections\nOrderedDict\n]]K\x01aK\x02aa\x85R.", "{\"1\": 2}"),
+            (b"cpathlib\nPosixPath\nX\x01\0\0\0a\x85R.", "{\"__opaque__\": \"pathlib.PosixPath\", \"args\": [\"a\"]}"),
+        ] {
+            assert_eq!(json(pickle, 1000), (text.to_string(), false));
+        }
+    }
+
+    #[test]
+    fn loops_and_depths_and_sizes_end() {
+        let (text, cut) = json(b"]q\x00h\x00a.", 10_000);
+        assert!(cut && text.contains("left out"));
+        let deep: Vec<u8> = std::iter::repeat_n(b']', 5000).chain(std::iter::repeat_n(b'a', 4999)).chain([b'.']).collect();
+        assert!(json(&deep, 100_000).1);
+        let laughs: Vec<u8> = [b"]".to_vec(), (0..60).flat_map(|_| b"2\x86".to_vec()).collect(), b".".to_vec()].concat();
+        let (text, cut) = json(&laughs, 5000);
+        assert!(cut && text.len() < 20_000, "{}", text.len());
+        let big = [&b"\x8b"[..], &600_000_u32.to_le_bytes(), &[0x11; 600_000], b"."].concat();
+        assert!(json(&big, 10_000_000).0.starts_with("\"0x1111"));
+    }
+}
