@@ -218,10 +218,12 @@ fn check_views(fs: &Fs, place: &str, tensor: &Value) {
     let header = |descr: &str| npy::header(descr, order, &shape);
     let raw = file("raw");
     let values = file("f32");
-    let descr = npy_descr(dtype, endian);
+    // What several tensors make is decoded, whatever type the packed values are stored as.
+    let several = tensor.get("scheme").is_some();
+    let descr = if several { "<f4".to_string() } else { npy_descr(dtype, endian) };
     if let Some(whole) = file("npy") {
         let body = match (&raw, &values) {
-            (_, Some(values)) if !["f64", "f32", "f16"].contains(&dtype) && descr == "<f4" => values.clone(),
+            (_, Some(values)) if several || !["f64", "f32", "f16"].contains(&dtype) && descr == "<f4" => values.clone(),
             (_, Some(values)) if matches!(dtype, "i4" | "i2" | "u4" | "u2" | "u1") => floats(values).into_iter().map(|v| v as i16 as u8).collect(),
             (Some(raw), _) if dtype == "c32" => raw.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect(),
             (Some(raw), _) => raw.clone(),

@@ -39,6 +39,7 @@ const MXNET: Named = ("an MXNet parameter file, which is not read", "MXNet reads
 const ORBAX: Named = ("an Orbax checkpoint (JAX), which is not read", "orbax reads it: orbax.checkpoint.PyTreeCheckpointer().restore(FOLDER)");
 const ZARR: Named = ("a Zarr array or group, which is not read", "zarr reads it: zarr.open(FOLDER)");
 const ONNX_TEXT: Named = ("an ONNX model in its text form, which is not read", "write the binary form: onnx.save(onnx.load(FILE, format='textproto'), OUTPUT)");
+const MSGPACK: Named = ("msgpack, but no Flax checkpoint: no whole array is found in it", "msgpack reads it: msgpack.unpackb(open(FILE, 'rb').read())");
 const OPEN_VINO: Named = ("an OpenVINO model, which is not read", "OpenVINO reads it: openvino.Core().read_model(FILE)");
 
 /// The last eight bytes of a LevelDB table, such as the index of a TensorFlow checkpoint.
@@ -69,6 +70,9 @@ pub(super) fn file(head: &Head<'_>) -> Option<Named> {
     }
     if bytes.starts_with(b"<") && contains(bytes, b"<net ") && contains(bytes, b"<layer") {
         return Some(OPEN_VINO);
+    }
+    if super::msgpack::is_map(source) {
+        return Some(MSGPACK);
     }
     let mut end = [0; 8];
     if source.read_at(source.len().saturating_sub(8), &mut end).is_ok() && end == TABLE_END {
@@ -189,6 +193,7 @@ mod tests {
             (b"\x0a\x0b\x0a\x01x\x12\x05Const\x2a\x00", "GraphDef"),
             (b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n", "torch.distributed"),
             (b"\x12\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01", "MXNet"),
+            (b"\x82\xa1a\x01\xa1b\x02", "no Flax checkpoint"),
             (b"ir_version: 8\ngraph {\n}\n", "ONNX model in its text form"),
             (b"<?xml version=\"1.0\"?>\n<net name=\"m\" version=\"11\">\n<layers>\n<layer id=\"0\">", "OpenVINO"),
             (&[&b"some blocks"[..], &TABLE_END].concat(), "index of a TensorFlow checkpoint"),

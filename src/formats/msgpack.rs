@@ -43,6 +43,15 @@ fn sniff(head: &Head<'_>) -> bool {
     map && begins_with_array(head.source).unwrap_or(false)
 }
 
+/// Whether a file begins as a msgpack map whose first key is a readable text, with arrays or without.
+pub(super) fn is_map(source: &Source) -> bool {
+    let mut reader = Reader::new(source, 0, source.len()).with_window(WINDOW_BYTES);
+    reader.endian = Endian::Big;
+    let (Ok(Token::Map(1..)), Ok(Token::Text(len @ 1..=255))) = (Token::read(&mut reader), Token::read(&mut reader)) else { return false };
+    let key = text(&mut reader, len).ok().and_then(|key| String::from_utf8(key).ok());
+    key.is_some_and(|key| !key.chars().any(char::is_control)) && Token::read(&mut reader).is_ok()
+}
+
 fn begins_with_array(source: &Source) -> std::result::Result<bool, Fault> {
     let mut reader = Reader::new(source, 0, source.len()).with_window(WINDOW_BYTES);
     reader.endian = Endian::Big;

@@ -254,7 +254,7 @@ fn text(bytes: &[u8]) -> Option<Kind> {
 fn is_onnx(bytes: &[u8]) -> bool {
     match bytes {
         [0x08, 1..=30, 0x12, len, rest @ ..] => {
-            let name = rest.get(..usize::from(*len)).unwrap_or_default();
+            let name = rest.get(..usize::from(*len)).unwrap_or(rest);
             !name.is_empty() && name.iter().all(|b| b.is_ascii_graphic() || *b == b' ')
         }
         [0x08, 1..=30, 0x1a | 0x22 | 0x2a | 0x32 | 0x3a | 0x42, ..] => true,
