@@ -2,7 +2,7 @@
 //!
 //! `UPDATE=1 cargo test --test docs` writes outputs and tables anew. Paths under `/tmp/` in the text are mapped to a folder of the test's own. A line `...`
 //! stands for any lines. Commands that need NumPy are told aloud as skipped where `python3` does not have it.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "tests fail by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, clippy::print_stdout, reason = "tests fail by panicking")]
 
 use std::fmt::Write as _;
 use std::fs;

@@ -17,9 +17,8 @@ use crate::source::Extent;
 /// Where the columns of AWQ's words stand: logical column `j` of eight is nibble `AWQ[j]`.
 const AWQ: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Logical rows of a tile: so many words of a stored row are fetched as cost no more than one.
-const ROWS_DOWN: u64 = 32;
-const ROWS_AWQ: u64 = 128;
+/// Logical rows of a tile: so many words of a stored row are fetched as cost little more than one.
+const ROWS: u64 = 128;
 
 /// Most bytes of tiles that are kept.
 const KEPT_BYTES: usize = 16 << 20;
@@ -100,8 +99,7 @@ impl Columns {
 
     /// The tile that holds a logical row.
     fn tile(&self, inputs: Inputs<'_>, row: u64) -> io::Result<Arc<Tile>> {
-        let unit = if self.packing == Packing::Awq { ROWS_AWQ } else { ROWS_DOWN };
-        let start = row.saturating_sub(row.checked_rem(unit).unwrap_or(0));
+        let start = row.saturating_sub(row % ROWS);
         {
             let mut tiles = TILES.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(at) = tiles.iter().position(|(number, tile)| *number == self.number && tile.row == start)
@@ -113,7 +111,7 @@ impl Columns {
             }
         }
         let mut tile =
-            Tile { row: start, rows: unit.min(self.rows.saturating_sub(start)), words: Vec::new(), height: 0, scales: Vec::new(), zeros: Vec::new() };
+            Tile { row: start, rows: ROWS.min(self.rows.saturating_sub(start)), words: Vec::new(), height: 0, scales: Vec::new(), zeros: Vec::new() };
         self.fetch(inputs, &mut tile)?;
         let count = usize::try_from(self.group_count()).unwrap_or(0);
         (tile.scales, tile.zeros) = self.groups(inputs, &tile, 0, count)?;
@@ -145,20 +143,27 @@ impl Columns {
         tile.height = whole(count);
         tile.words = vec![0; tile.height.saturating_mul(whole(part))];
         let row_bytes = width.saturating_mul(4);
-        // A row that is wanted as a whole is followed by the next.
-        let at_once = if part == width { (1u64 << 20).checked_div(row_bytes).unwrap_or(1).max(1) } else { 1 };
+        // Rows are turned a line of the cache at a time: their words would else fall on the same places of it, over and over.
+        const TURNED_AT_ONCE: u64 = 16;
+        let (part_words, part_bytes) = (whole(part).max(1), whole(part.saturating_mul(4)).max(1));
         let mut bytes = Vec::new();
         let mut done = 0u64;
         while done < count {
-            let now = at_once.min(count.saturating_sub(done));
-            bytes.resize(whole(now.saturating_mul(part).saturating_mul(4)), 0);
+            let now = TURNED_AT_ONCE.min(count.saturating_sub(done));
+            bytes.resize(whole(now).saturating_mul(part_bytes), 0);
             let offset = done.saturating_mul(row_bytes).saturating_add(from.saturating_mul(4));
-            inputs.read(self.words, offset, &mut bytes)?;
-            for (stored_row, words) in bytes.as_chunks::<4>().0.chunks(whole(part).max(1)).enumerate() {
-                let slots = tile.words.iter_mut().skip(whole(done).saturating_add(stored_row)).step_by(tile.height.max(1));
-                for (slot, word) in slots.zip(words) {
-                    *slot = u32::from_le_bytes(*word);
+            if part == width {
+                inputs.read(self.words, offset, &mut bytes)?;
+            } else {
+                for (row, bytes) in (0u64..).zip(bytes.chunks_exact_mut(part_bytes)) {
+                    inputs.read(self.words, offset.saturating_add(row.saturating_mul(row_bytes)), bytes)?;
                 }
+            }
+            let stored = bytes.as_chunks::<4>().0;
+            for (column, turned) in tile.words.chunks_exact_mut(tile.height.max(1)).enumerate() {
+                let line = turned.get_mut(whole(done)..).unwrap_or_default();
+                let words = stored.get(column..).unwrap_or_default().iter().step_by(part_words);
+                line.iter_mut().zip(words).for_each(|(slot, word)| *slot = u32::from_le_bytes(*word));
             }
             done = done.saturating_add(now);
         }
