@@ -24,6 +24,8 @@ use crate::{commands, mount};
     override_usage = "mount-tensors [OPTIONS] SOURCE... MOUNTPOINT\n       mount-tensors -u MOUNTPOINT...\n       mount-tensors ls|cat|export|check ...",
     after_help = "SOURCE is a container file, a model folder, a shard index, or any one shard of a set; NAME=SOURCE chooses the name of its folder.\n\
                   ls, cat, export and check are commands: a source of that name is written ./ls.\n\
+                  The server stays in the background until -u or a signal ends it. Exit codes: 0 good, 1 failure, 2 usage.\n\
+                  Example: mount-tensors model.gguf /tmp/m\n\
                   If another user sees only question marks in a mount: FUSE shows a mount to nobody but its owner unless --allow-other is given."
 )]
 struct Cli {
@@ -45,6 +47,7 @@ enum Command {
     /// Write one file of the tree to standard output, without mounting
     Cat(CatArgs),
     /// Copy files or folders of the tree out, without mounting
+    #[command(override_usage = "mount-tensors export [OPTIONS] SOURCE PATH... DEST\n\n  DEST is a new file for one PATH, a folder for several")]
     Export(ExportArgs),
     /// Read everything; list every issue, and every finite value that f16 would make infinite
     Check(CheckArgs),
@@ -125,7 +128,7 @@ pub(crate) struct LsArgs {
 /// What `cat` takes.
 #[derive(Args)]
 pub(crate) struct CatArgs {
-    /// Print numbers as np.savetxt does
+    /// Print numbers as np.savetxt does, a row of the last axis a line
     #[arg(long)]
     pub(crate) text: bool,
     /// The container
@@ -157,7 +160,7 @@ fn octal(text: &str) -> std::result::Result<u16, String> {
 }
 
 /// Options of mount(8) and fstab(5) that concern the caller or are always so here; they are accepted and have no effect.
-const IGNORED: [&str; 34] = [
+const IGNORED: &[&str] = &[
     "defaults",
     "auto",
     "noauto",
@@ -192,6 +195,11 @@ const IGNORED: [&str; 34] = [
     "iversion",
     "noiversion",
     "silent",
+    "loud",
+    "mand",
+    "nomand",
+    "remount",
+    "auto_unmount",
 ];
 
 /// Writes every `-o key=value,...` out as the long options that it stands for.
@@ -207,16 +215,24 @@ fn expand(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
                 break;
             }
             b"-o" => arguments.next().map(OsStringExt::into_vec),
+            // `-fo LIST`: other one-letter options may stand before it.
+            [b'-', letters @ .., b'o'] if !letters.is_empty() && letters.iter().all(|l| b"fuvq".contains(l)) => {
+                out.push(OsString::from_vec([b"-", letters].concat()));
+                arguments.next().map(OsStringExt::into_vec)
+            }
             _ => bytes.strip_prefix(b"-o").map(<[u8]>::to_vec),
         };
         match list {
-            None if bytes == b"-o" => out.push(argument),
             None => out.push(argument),
             Some(list) => {
                 for option in list.split(|b| *b == b',').filter(|o| !o.is_empty()) {
                     let key = option.split(|b| *b == b'=').next().unwrap_or_default();
                     let name = String::from_utf8_lossy(key).into_owned();
-                    let generic = IGNORED.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with("X-") || name == "comment";
+                    let generic = IGNORED.contains(&name.as_str())
+                        || ["max_read", "context", "fscontext", "defcontext", "rootcontext"].contains(&name.as_str())
+                        || name.starts_with("x-")
+                        || name.starts_with("X-")
+                        || name == "comment";
                     if generic || name == "fsname" || name == "subtype" {
                         continue;
                     }

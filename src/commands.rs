@@ -36,6 +36,18 @@ fn written(result: io::Result<()>) -> Result<u8> {
     }
 }
 
+/// The error for a path that is not in the tree; a tensor's name is none, but tells which paths were meant.
+fn missing_in(fs: &Fs, path: &OsString) -> Error {
+    match find_tensor(fs, path.as_bytes()) {
+        Some((set, tensor)) => {
+            let paths: Vec<String> = View::ALL.iter().take(2).filter_map(|v| Some(String::from_utf8_lossy(&set.path(*v, tensor)?).into_owned())).collect();
+            let error = Error::unsupported(format!("{} is a tensor, expected a path of the tree", quoted(path.as_bytes())));
+            if paths.is_empty() { error } else { error.hint(format!("its files are {} and more", paths.join(", "))) }
+        }
+        None => missing(path),
+    }
+}
+
 fn missing(path: &OsString) -> Error {
     Error::unsupported(format!("there is no file, folder or tensor {} in it", quoted(path.as_bytes()))).hint("ls SOURCE lists what there is")
 }
@@ -126,6 +138,12 @@ fn describe(out: &mut Vec<u8>, set: &Set, tensor: Tensor<'_>) {
     line("name", &String::from_utf8_lossy(tensor.name()));
     line("dtype", &tensor.dtype().to_string());
     line("shape", &format!("{:?}", tensor.shape()));
+    if let Some(stored) = tensor.stored_shape() {
+        line("stored as", &format!("{stored:?}"));
+    }
+    if let Some(layout) = tensor.scheme().and_then(|scheme| scheme.facts.get("layout")) {
+        line("layout", layout.as_str().unwrap_or_default());
+    }
     if let Some(row) = mount_tensors::render::row_bytes(tensor) {
         line("row bytes", &row.to_string());
     }
@@ -145,7 +163,7 @@ fn describe(out: &mut Vec<u8>, set: &Set, tensor: Tensor<'_>) {
 /// `cat`: one file to standard output.
 pub(crate) fn cat(args: &CatArgs) -> Result<u8> {
     let fs = open_fs(&args.source)?;
-    let ino = fs.resolve(args.path.as_bytes()).map_err(|_| missing(&args.path))?;
+    let ino = fs.resolve(args.path.as_bytes()).map_err(|_| missing_in(&fs, &args.path))?;
     let attr = fs.attr(ino).map_err(|_| missing(&args.path))?;
     if attr.folder {
         return Err(Error::unsupported(format!("{} is a folder, expected a file", quoted(args.path.as_bytes()))).hint("export copies folders"));
@@ -165,7 +183,7 @@ pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
     let into_folder = destination.is_dir() || paths.len() > 1;
     let mut jobs: Vec<(Attr, PathBuf)> = Vec::new();
     for path in paths {
-        let ino = fs.resolve(path.as_bytes()).map_err(|_| missing(path))?;
+        let ino = fs.resolve(path.as_bytes()).map_err(|_| missing_in(&fs, path))?;
         let attr = fs.attr(ino).map_err(|_| missing(path))?;
         let name = path.as_bytes().split(|b| *b == b'/').rfind(|part| !part.is_empty() && *part != b".");
         let target = match name {

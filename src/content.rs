@@ -143,8 +143,9 @@ fn descr(view: View, tensor: Tensor<'_>) -> Option<String> {
 }
 
 /// The shape in a view's header: bits of packed types and blocks have the bytes of a row as their last axis.
-fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
+pub fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
     match (view, tensor.dtype()) {
+        (View::Raw, _) => tensor.stored_shape().unwrap_or(tensor.shape()).to_vec(),
         (View::Bits, DType::Coded(codec)) if codec.elements > 1 => {
             let stored = tensor.stored_shape().unwrap_or(tensor.shape());
             match (stored.split_last(), row_bytes(tensor)) {
@@ -171,6 +172,9 @@ fn body(view: View, tensor: Tensor<'_>) -> Option<Body> {
         Some(Body::Decoded(Decoded { blocks, codec, swap: tensor.endian() == Endian::Big, elements, out }))
     };
     let view = crate::tree::canonical(view, tensor);
+    if tensor.is_opaque() && !matches!(view, View::Raw | View::Bits) {
+        return None;
+    }
     let out = match view {
         View::Raw | View::Bits => return stored(),
         View::F32 | View::RawF32 => Out::F32,

@@ -203,6 +203,14 @@ impl Fs {
             Node::File(file) => match file.what {
                 What::Source(id) => self.set(file)?.catalog().source(id),
                 What::Stored(extent) => self.set(file)?.catalog().source(extent.source()),
+                // Values and sums are read from the files; the other documents were read when they were opened.
+                What::Document(render::Document::Key(_) | render::Document::Text(_) | render::Document::Metadata | render::Document::Sums) => {
+                    let mut sources = self.set(file)?.catalog().containers().map(|(_, source)| source.health());
+                    return match sources.find(|health| *health != Health::Same) {
+                        Some(Health::Rewritten) => Err(Errno::Io),
+                        changed => Ok(Opened { unchanged: changed.is_none() }),
+                    };
+                }
                 What::Document(_) => None,
             },
             Node::TensorFile(set, _, tensor) => set.catalog().tensor(tensor).and_then(|t| set.catalog().source(t.source())),

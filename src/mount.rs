@@ -55,7 +55,7 @@ fn greeting(fs: &Fs, point: &Path) -> String {
     if let [only] = sets {
         let path = only.catalog().tensors().find_map(|tensor| only.path(View::Npy, tensor));
         if let Some(path) = path.and_then(|path| String::from_utf8(path).ok()).filter(|path| !path.contains(['"', '\\'])) {
-            text.push_str(&format!("np.load(\"{}/{path}\", mmap_mode=\"r\")\n", printable(&point.to_string_lossy())));
+            text.push_str(&format!("np.load(\"{}/{path}\", mmap_mode=\"r\")\n", printable(point.to_string_lossy().trim_end_matches('/'))));
         }
     }
     text

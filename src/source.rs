@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -112,6 +113,8 @@ struct LocalFile {
     stamp: (i64, i64),
     /// The length and time stamp seen last, once the file has changed; `None` as long as it has not.
     changed: Mutex<Option<Change>>,
+    /// Whether `changed` is set, to be asked without the lock.
+    touched: AtomicBool,
 }
 
 #[derive(Clone, Copy)]
@@ -152,6 +155,7 @@ impl Source {
                 identity: (meta.dev(), meta.ino()),
                 stamp: (meta.mtime(), meta.mtime_nsec()),
                 changed: Mutex::new(None),
+                touched: AtomicBool::new(false),
             })),
         }))
     }
@@ -216,6 +220,7 @@ impl Source {
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let gone = || io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before these bytes");
         match &self.body {
+            Body::File(_) if self.health() == Health::Rewritten => Err(io::Error::other(format!("{} was rewritten", self.path.display()))),
             Body::File(local) => local.file.read_exact_at(out, offset),
             Body::Member(member) => member.read_at(offset, out),
             Body::Memory(bytes) => {
@@ -245,7 +250,8 @@ impl LocalFile {
             Ok(meta) => meta,
             Err(_) => return Health::Same, // fstat of an open descriptor fails only where reads will tell more
         };
-        if meta.len() == len && (meta.mtime(), meta.mtime_nsec()) == self.stamp {
+        // Once changed, a file that gets its old time stamp back is still another one.
+        if !self.touched.load(Ordering::Relaxed) && meta.len() == len && (meta.mtime(), meta.mtime_nsec()) == self.stamp {
             return Health::Same;
         }
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -266,6 +272,7 @@ impl LocalFile {
             _ => log::error!("{}: was rewritten while mounted (size or time stamp changed): reads of it fail from now on", path.display()),
         }
         *changed = Some(Change { health, stamp });
+        self.touched.store(true, Ordering::Relaxed);
         health
     }
 }

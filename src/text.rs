@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-use mount_tensors::content::Content;
+use mount_tensors::catalog::{Order, Tensor};
+use mount_tensors::content::{self, Content};
 use mount_tensors::error::{Error, Result};
 use mount_tensors::fs::{Attr, Fs, Scratch};
 use mount_tensors::tree::View;
@@ -22,9 +23,8 @@ pub(crate) fn print(fs: &Fs, attr: Attr, out: File) -> Result<u8> {
     let (_, tensor) = fs.tensor_of(attr.ino).ok().flatten().ok_or_else(refuse)?;
     let view = fs.view_of(attr.ino).ok_or_else(refuse)?;
     let layout = layout(fs, attr, view, &tensor.dtype().to_string()).ok_or_else(refuse)?;
-    let row = tensor.shape().last().copied().filter(|_| tensor.shape().len() > 1).unwrap_or(1).max(1);
     let start = Content::new(view, tensor).map_or(0, |content| content.header_len());
-    match write_numbers(fs, attr, start, layout, row, &mut BufWriter::new(out)) {
+    match write_numbers(fs, attr, start, layout, tensor, &mut BufWriter::new(out)) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(e) => Err(Error::io("cannot print the numbers", e)),
         Ok(()) => Ok(0),
@@ -53,7 +53,13 @@ fn layout(fs: &Fs, attr: Attr, view: View, dtype: &str) -> Option<Layout> {
             let mut chars = descr.chars();
             let big = chars.next()? == '>';
             let kind = chars.next().filter(|k| "fiubc".contains(*k))?;
-            Some(Layout { kind, bytes: chars.as_str().parse().ok().filter(|b| *b <= 16)?, big })
+            let bytes: usize = chars.as_str().parse().ok()?;
+            let known = match kind {
+                'f' => matches!(bytes, 2 | 4 | 8),
+                'c' => matches!(bytes, 8 | 16),
+                _ => matches!(bytes, 1 | 2 | 4 | 8),
+            };
+            known.then_some(Layout { kind, bytes, big })
         }
         View::Raw => {
             let native = mount_tensors::dtype::NATIVES.iter().find(|n| n.name == dtype);
@@ -68,9 +74,20 @@ fn layout(fs: &Fs, attr: Attr, view: View, dtype: &str) -> Option<Layout> {
     }
 }
 
-fn write_numbers(fs: &Fs, attr: Attr, start: u64, layout: Layout, row: u64, out: &mut dyn Write) -> io::Result<()> {
+/// Writes a tensor's elements in the order in which NumPy would print them, a row of the last axis a line.
+fn write_numbers(fs: &Fs, attr: Attr, start: u64, layout: Layout, tensor: Tensor<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let shape = fs.view_of(attr.ino).map_or_else(Vec::new, |view| content::shape(view, tensor));
+    let mut line = Line { left: row(&shape), row: row(&shape), out };
+    if tensor.order() == Order::F {
+        let width = layout.bytes as u64;
+        for flat in 0..tensor.elements() {
+            let element = read(fs, attr, start + fortran_position(flat, &shape) * width, layout.bytes as u32)?;
+            line.put(&number(layout, &element))?;
+        }
+        return line.out.flush();
+    }
     let step = (1 << 20) / layout.bytes * layout.bytes;
-    let (mut at, mut column) = (start, 0);
+    let mut at = start;
     while at < attr.size {
         let bytes = read(fs, attr, at, u32::try_from(step).unwrap_or(u32::MAX))?;
         if bytes.is_empty() {
@@ -78,18 +95,47 @@ fn write_numbers(fs: &Fs, attr: Attr, start: u64, layout: Layout, row: u64, out:
         }
         at += bytes.len() as u64;
         for element in bytes.chunks_exact(layout.bytes) {
-            if column > 0 {
-                out.write_all(b" ")?;
-            }
-            out.write_all(number(layout, element).as_bytes())?;
-            column += 1;
-            if column == row {
-                out.write_all(b"\n")?;
-                column = 0;
-            }
+            line.put(&number(layout, element))?;
         }
     }
-    out.flush()
+    line.out.flush()
+}
+
+/// Elements of a line.
+fn row(shape: &[u64]) -> u64 {
+    match shape {
+        [_, .., last] => (*last).max(1),
+        _ => 1,
+    }
+}
+
+/// Where in Fortran order the element stands that is number `flat` in C order.
+fn fortran_position(flat: u64, shape: &[u64]) -> u64 {
+    let mut indices = vec![0; shape.len()];
+    let mut rest = flat;
+    for (index, size) in indices.iter_mut().zip(shape).rev() {
+        (*index, rest) = (rest % size, rest / size);
+    }
+    indices.iter().zip(shape).rev().fold(0, |position, (index, size)| position * size + index)
+}
+
+/// The line that is being written.
+struct Line<'a> {
+    left: u64,
+    row: u64,
+    out: &'a mut dyn Write,
+}
+
+impl Line<'_> {
+    fn put(&mut self, number: &str) -> io::Result<()> {
+        self.out.write_all(number.as_bytes())?;
+        self.left -= 1;
+        if self.left > 0 {
+            return self.out.write_all(b" ");
+        }
+        self.left = self.row;
+        self.out.write_all(b"\n")
+    }
 }
 
 fn number(layout: Layout, element: &[u8]) -> String {
@@ -136,7 +182,14 @@ fn exponent(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::exponent;
+    use super::{exponent, fortran_position};
+
+    #[test]
+    fn fortran_arrays_are_printed_by_rows() {
+        // np.arange(6).reshape(2, 3) in Fortran order lies as 0 3 1 4 2 5.
+        let positions: Vec<u64> = (0..6).map(|flat| fortran_position(flat, &[2, 3])).collect();
+        assert_eq!(positions, [0, 2, 4, 1, 3, 5]);
+    }
 
     #[test]
     fn numbers_look_as_c_prints_them() {

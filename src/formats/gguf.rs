@@ -106,7 +106,8 @@ fn open_split(opening: &Opening, names: &[Vec<u8>], builder: &mut Builder) -> Re
             Ok(opened) => opened,
             Err(e) => {
                 builder.dropped();
-                builder.issue(e.to_string(), format!("shard {} of {} cannot be read", number.saturating_add(1), names.len()), "the other shards are served");
+                let place = format!("shard {} of {} ({})", number.saturating_add(1), names.len(), quoted(name));
+                builder.issue(place, e.message(), "the other shards are served");
                 continue;
             }
         };

@@ -114,7 +114,7 @@ impl Views {
     /// A name that is no view.
     pub fn parse(list: &str) -> Result<Self, String> {
         let mut views = Self { tensors: 0, metadata: false, tokenizer: false, config: false, source: false };
-        for name in list.split(',').map(|name| name.trim().trim_end_matches('/')).filter(|name| !name.is_empty()) {
+        for name in list.split([',', ':']).map(|name| name.trim().trim_end_matches('/')).filter(|name| !name.is_empty()) {
             match name {
                 "metadata" => views.metadata = true,
                 "tokenizer" => views.tokenizer = true,
