@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use mount_tensors::catalog::{Catalog, Tensor};
 use mount_tensors::content::Content;
+use mount_tensors::dtype::Endian;
 use mount_tensors::error::{Error, Result, printable, quoted};
 use mount_tensors::fs::{Attr, Bytes, Fs, Ino, Scratch};
 use mount_tensors::tree::{Set, View};
@@ -72,14 +73,16 @@ fn stream(fs: &Fs, attr: Attr, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]
 }
 
 /// Every entry of a folder with its attributes, sorted by name.
-fn entries(fs: &Fs, folder: Ino) -> Vec<(Vec<u8>, Attr)> {
+fn entries(fs: &Fs, folder: Ino) -> Result<Vec<(Vec<u8>, Attr)>> {
+    let unreadable = |name: &[u8]| Error::unsupported(format!("{} cannot be rendered (the file was cut, rewritten, or is damaged)", quoted(name)));
     let mut names = Vec::new();
-    let _ = fs.list(folder, 0, &mut |line| {
+    let listed = fs.list(folder, 0, &mut |line| {
         names.push((line.entry.name.into_owned(), line.entry.ino));
         true
     });
+    listed.map_err(|_| unreadable(b"the folder"))?;
     names.sort();
-    names.into_iter().filter_map(|(name, ino)| Some((name, fs.attr(ino).ok()?))).collect()
+    names.into_iter().map(|(name, ino)| Ok((fs.attr(ino).map_err(|_| unreadable(&name))?, name))).map(|entry| entry.map(|(attr, name)| (name, attr))).collect()
 }
 
 /// The tensor with this name, in any of the trees.
@@ -95,7 +98,7 @@ pub(crate) fn ls(args: &LsArgs) -> Result<u8> {
     match fs.resolve(path.as_bytes()) {
         Ok(ino) => {
             let attr = fs.attr(ino).map_err(|_| missing(&path))?;
-            let list = if attr.folder { entries(&fs, ino) } else { vec![(path.as_bytes().to_vec(), attr)] };
+            let list = if attr.folder { entries(&fs, ino)? } else { vec![(path.as_bytes().to_vec(), attr)] };
             if args.json {
                 let rows: Vec<_> = list.iter().map(|(name, attr)| entry_json(name, *attr)).collect();
                 out.extend(serde_json::to_vec_pretty(&rows).unwrap_or_default());
@@ -182,6 +185,7 @@ pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
     let destination = Path::new(destination);
     let into_folder = destination.is_dir() || paths.len() > 1;
     let mut jobs: Vec<(Attr, PathBuf)> = Vec::new();
+    let mut targets = std::collections::HashSet::new();
     for path in paths {
         let ino = fs.resolve(path.as_bytes()).map_err(|_| missing_in(&fs, path))?;
         let attr = fs.attr(ino).map_err(|_| missing(path))?;
@@ -190,12 +194,16 @@ pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
             Some(name) if into_folder => destination.join(OsString::from_vec(name.to_vec())),
             _ => destination.to_path_buf(),
         };
-        collect(&fs, attr, target, &mut jobs);
+        if !targets.insert(target.clone()) {
+            let what = format!("two of the paths would be written to {}", quoted(target.as_os_str().as_bytes()));
+            return Err(Error::unsupported(what).hint("export them to folders of their own"));
+        }
+        collect(&fs, attr, target, &mut jobs)?;
     }
     if paths.len() > 1 {
         make_folder(destination)?;
     }
-    let total = jobs.iter().filter(|(attr, _)| !attr.folder).map(|(attr, _)| attr.size).sum();
+    let total = jobs.iter().filter(|(attr, _)| !attr.folder).map(|(attr, _)| attr.size).fold(0, u64::saturating_add);
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
     if let Ok(style) = ProgressStyle::with_template("{wide_msg} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
         bar.set_style(style);
@@ -214,14 +222,15 @@ pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
 }
 
 /// Lists a file, or a folder and everything in it, for copying.
-fn collect(fs: &Fs, attr: Attr, target: PathBuf, jobs: &mut Vec<(Attr, PathBuf)>) {
+fn collect(fs: &Fs, attr: Attr, target: PathBuf, jobs: &mut Vec<(Attr, PathBuf)>) -> Result<()> {
     let mut pending = vec![(attr, target)];
     while let Some((attr, target)) = pending.pop() {
         if attr.folder {
-            pending.extend(entries(fs, attr.ino).into_iter().map(|(name, attr)| (attr, target.join(OsString::from_vec(name)))));
+            pending.extend(entries(fs, attr.ino)?.into_iter().map(|(name, attr)| (attr, target.join(OsString::from_vec(name)))));
         }
         jobs.push((attr, target));
     }
+    Ok(())
 }
 
 fn make_folder(path: &Path) -> Result<()> {
@@ -273,8 +282,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<u8> {
                     let _ = writeln!(out, "tensor {}: {e}", quoted(tensor.name()));
                 }
             }
-            let (tensors, bytes) = (catalog.len(), catalog.containers().map(|(_, s)| s.len()).sum::<u64>());
-            let _ = writeln!(out, "{}: {tensors} tensors, {bytes} bytes read", printable(&source.to_string_lossy()));
+            let bytes = catalog.containers().map(|(_, s)| s.len()).fold(0, u64::saturating_add);
+            let path = catalog.containers().next().map_or_else(|| source.to_string_lossy().into_owned(), |(_, s)| s.path().to_string_lossy().into_owned());
+            let _ = writeln!(out, "{}: {} tensors, {bytes} bytes", printable(&path), catalog.len());
         }
     }
     written(writeln!(out, "{issues} issues"))?;
@@ -283,22 +293,30 @@ pub(crate) fn check(args: &CheckArgs) -> Result<u8> {
 
 /// Reads a tensor to its end and counts the finite values that f16 would make infinite.
 fn check_tensor(catalog: &Catalog, tensor: Tensor<'_>, scratch: &mut Scratch, out: &mut File) -> io::Result<()> {
-    let wide = Content::new(View::RawF32, tensor);
+    // Doubles are judged as they are: rounding them to single precision first would hide some and make up others.
+    let double = tensor.scheme().is_none() && tensor.dtype().to_string() == "f64";
+    let wide = Content::new(View::RawF32, tensor).filter(|_| !double);
     let decoded = wide.is_some();
     let Some(content) = wide.or_else(|| Content::new(View::Raw, tensor)) else { return Ok(()) };
-    let (mut at, mut overflows, mut largest) = (0, 0u64, 0f32);
+    let (mut at, mut overflows, mut largest) = (0, 0u64, 0f64);
+    let mut judge = |value: f64| {
+        // The smallest value that rounds to infinity in half precision is 65520.
+        if value.is_finite() && value.abs() >= 65520.0 {
+            overflows += 1;
+            largest = largest.max(value.abs());
+        }
+    };
     while at < content.len() {
         let bytes = content.read_copied(catalog.sources(), at, u64::from(STEP), scratch)?;
         if bytes.is_empty() {
             break;
         }
         at += bytes.len() as u64;
-        for value in bytes.chunks_exact(4).filter(|_| decoded).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])) {
-            // The smallest value that rounds to infinity in half precision is 65520.
-            if value.is_finite() && value.abs() >= 65520.0 {
-                overflows += 1;
-                largest = largest.max(value.abs());
-            }
+        if double {
+            let big = tensor.endian() == Endian::Big;
+            bytes.as_chunks().0.iter().for_each(|b| judge(if big { f64::from_be_bytes(*b) } else { f64::from_le_bytes(*b) }));
+        } else if decoded {
+            bytes.as_chunks().0.iter().for_each(|b| judge(f32::from_le_bytes(*b).into()));
         }
     }
     if overflows > 0 {

@@ -9,6 +9,7 @@ mod text;
 
 fn main() -> ExitCode {
     mount_tensors::sys::close_inherited_files();
+    mount_tensors::sys::raise_file_limit();
     match cli::run() {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<u8> {
     let mut point = MountPoint::prepare(Path::new(mountpoint), args)?;
     let title = title(sources);
     if args.foreground {
-        let mounted = Mounted::new(fs, &mut point, &title, args)?;
+        let mounted = Mounted::new(fs, &mut point, &title, args).inspect_err(|_| point.remove_if_created())?;
         greet(&greeting);
         return mounted.serve(point);
     }
@@ -435,8 +435,8 @@ fn refused(error: std::io::Error, point: &Path, args: &MountArgs) -> Error {
 }
 
 /// Mounts in a child process; returns when the mount answers.
-fn in_background(fs: Fs, mut point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
-    let (mut from_child, mut to_parent) = std::io::pipe().map_err(|e| Error::io("cannot make a pipe", e))?;
+fn in_background(fs: Fs, point: MountPoint, title: &str, args: &MountArgs, greeting: &str) -> Result<u8> {
+    let (mut from_child, to_parent) = std::io::pipe().map_err(|e| Error::io("cannot make a pipe", e))?;
     let fork = sys::fork().map_err(|e| Error::io("cannot start the server", e))?;
     if let Fork::Parent(child) = fork {
         drop(to_parent);
@@ -445,23 +445,33 @@ fn in_background(fs: Fs, mut point: MountPoint, title: &str, args: &MountArgs, g
         if answered {
             let _ = from_child.read_to_end(&mut answer);
         }
-        if answer == b"mounted" && std::fs::metadata(&point.path).is_ok() {
-            greet(greeting);
-            return Ok(0);
-        }
-        let text = String::from_utf8_lossy(&answer);
-        if answer.is_empty() {
-            let what = if answered { "the server ended before it could mount" } else { "the server did not answer in time" };
-            if answered {
-                sys::wait(child);
+        let failed = |what: &str| Err(Error::unsupported(what).in_file(&point.path));
+        match answer.as_slice() {
+            b"mounted" if std::fs::metadata(&point.path).is_ok() => {
+                greet(greeting);
+                Ok(0)
             }
-            point.remove_if_created();
-            return Err(Error::unsupported(what).in_file(&point.path));
+            b"mounted" => failed("the server ended right after it had mounted"),
+            b"" => {
+                // One that is still at work must not mount after all.
+                sys::stop(child);
+                sys::wait(child);
+                point.remove_if_created();
+                failed(if answered { "the server ended before it could mount" } else { "the server did not answer in time" })
+            }
+            text => {
+                let _ = writeln!(std::io::stderr(), "mount-tensors: {}", String::from_utf8_lossy(text));
+                Ok(1)
+            }
         }
-        let _ = writeln!(std::io::stderr(), "mount-tensors: {text}");
-        return Ok(1);
+    } else {
+        drop(from_child);
+        serve_child(fs, point, title, args, to_parent)
     }
-    drop(from_child);
+}
+
+/// The child's part: mounts, tells the parent, and serves.
+fn serve_child(fs: Fs, mut point: MountPoint, title: &str, args: &MountArgs, mut to_parent: std::io::PipeWriter) -> Result<u8> {
     sys::new_session();
     let answer = |to_parent: &mut std::io::PipeWriter, text: &str| {
         // A parent that was killed has nobody to tell.

@@ -155,3 +155,20 @@ pub fn signal_self() {
     // SAFETY: kill touches no memory; a process may always signal itself.
     let _ = unsafe { libc::kill(own, libc::SIGTERM) };
 }
+
+/// Asks a child to end; one that has ended already is no error.
+pub fn stop(child: i32) {
+    // SAFETY: kill touches no memory, and the child has not been waited for, so its id is still its own.
+    let _ = unsafe { libc::kill(child, libc::SIGTERM) };
+}
+
+/// Lets this process open as many files as the system allows it to: a model may have thousands of shards.
+pub fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live rlimit for the length of the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as above; a refusal leaves the old limit.
+        let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}

@@ -143,7 +143,7 @@ fn the_tables_are_fresh() {
         CODECS.iter().filter(|c| wanted(c)).map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(" ")
     };
     let mut codecs = String::from("| kind | types |\n|---|---|\n");
-    let _ = writeln!(codecs, "| ggml blocks | {} |", names(&|c| c.ggml.is_some() && c.elements > 1));
+    let _ = writeln!(codecs, "| ggml blocks | {} |", names(&|c| c.ggml.is_some() && c.elements > 1 && c.name != "q8_1"));
     let _ = writeln!(codecs, "| scalars | {} |", names(&|c| c.elements == 1 && !["f32", "f64"].contains(&c.name)));
     let _ = writeln!(codecs, "| packed | {} |", names(&|c| c.ggml.is_none() && c.elements > 1 && c.kind == Kind::Float));
     let _ = writeln!(codecs, "| packed integers | {} |", names(&|c| c.kind != Kind::Float));

@@ -90,7 +90,7 @@ struct Found {
 
 fn open_folder(folder: &Path) -> Result<Collection> {
     let mut refused = Vec::new();
-    let mut files = list(folder, &mut refused)?;
+    let (mut files, visited) = list(folder, &mut refused)?;
     // An index comes before the shards that it takes with it, a set's first shard before its others.
     files.sort_by(|a, b| (a.container != Some(true)).cmp(&(b.container != Some(true))).then_with(|| a.relative.cmp(&b.relative)));
     let mut opened: Vec<(PathBuf, bool, Catalog)> = Vec::new();
@@ -109,8 +109,7 @@ fn open_folder(folder: &Path) -> Result<Collection> {
     }
     if opened.is_empty() {
         // A format of others may be a folder some levels down.
-        let below: std::collections::BTreeSet<&Path> = files.iter().flat_map(|f| f.relative.ancestors().skip(1)).collect();
-        if let Some(error) = below.into_iter().chain([Path::new("")]).find_map(|relative| super::foreign::folder(&folder.join(relative))) {
+        if let Some(error) = visited.iter().find_map(|relative| super::foreign::folder(&folder.join(relative))) {
             return Err(error);
         }
         let error = match refused.into_iter().next() {
@@ -172,13 +171,15 @@ fn choose_top(opened: &[(PathBuf, bool, Catalog)]) -> Option<usize> {
         .or_else(|| USUAL.iter().find_map(|name| pick(&|path, _| path.as_os_str() == *name)))
 }
 
-/// Every regular file of a folder and its sub-folders (links to files are followed, links to folders are not), hidden ones left out.
-fn list(folder: &Path, refused: &mut Vec<(PathBuf, Error)>) -> Result<Vec<Found>> {
+/// Every regular file of a folder and its sub-folders that may be shown, and the folders looked at (links to files are followed, links to folders are not), hidden ones left out.
+fn list(folder: &Path, refused: &mut Vec<(PathBuf, Error)>) -> Result<(Vec<Found>, Vec<PathBuf>)> {
     let mut files = Vec::new();
+    let mut visited = Vec::new();
     let mut folders = vec![(PathBuf::new(), 0)];
     let mut seen = 0usize;
     while let Some((relative, level)) = folders.pop() {
         let path = folder.join(&relative);
+        visited.push(relative.clone());
         let entries = match std::fs::read_dir(&path) {
             Ok(entries) => entries,
             Err(e) if relative.as_os_str().is_empty() => return Err(Error::io("cannot list", e).in_file(folder)),
@@ -208,14 +209,35 @@ fn list(folder: &Path, refused: &mut Vec<(PathBuf, Error)>) -> Result<Vec<Found>
             }
             match Source::open(&path) {
                 Ok(source) => {
-                    let container = recognise(&source).ok().map(|format| format.extensions == ["index.json"]);
-                    files.push(Found { relative, source, container });
+                    let container = match recognise(&source) {
+                        Ok(format) => Some(format.extensions == ["index.json"]),
+                        Err(e) => {
+                            // What has a container's name and is none (a pointer, a broken download) is told; anything else is just another file.
+                            if has_container_name(&relative) {
+                                refused.push((relative.clone(), e));
+                            }
+                            None
+                        }
+                    };
+                    // Only what may be shown stays open.
+                    let at_top = relative.parent().is_none_or(|p| p.as_os_str().is_empty());
+                    if container.is_some() || (at_top && source.len() <= limits::SIDE_FILE_BYTES) {
+                        files.push(Found { relative, source, container });
+                    }
                 }
                 Err(e) => refused.push((relative, e)),
             }
         }
     }
-    Ok(files)
+    visited.sort();
+    Ok((files, visited))
+}
+
+/// Whether a file's name ends as those of a container format do.
+fn has_container_name(path: &Path) -> bool {
+    let extension = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase());
+    // `bin` and `zip` are anything's extension.
+    extension.is_some_and(|e| e != "bin" && e != "zip" && super::FORMATS.iter().any(|format| format.extensions.contains(&e.as_str())))
 }
 
 /// Adds the small files at the folder's top that are no containers and hold no container's data.

@@ -302,7 +302,7 @@ impl Parser<'_> {
         let stop = |s| stopped(s, &format!("the table entry of tensor {}", quoted(&name)), source);
         let n_dims = self.reader.u32().map_err(stop)?;
         if n_dims as usize > limits::DIMENSIONS {
-            return Err(Error::format(format!("tensor {} has {n_dims} dimensions, expected at most 4", quoted(&name))));
+            return Err(Error::format(format!("tensor {} has {n_dims} dimensions, expected at most 64", quoted(&name))));
         }
         for _ in 0..n_dims {
             let dimension = if self.version > 1 { self.reader.u64() } else { self.reader.u32().map(u64::from) };
