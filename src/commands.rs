@@ -241,16 +241,24 @@ fn make_folder(path: &Path) -> Result<()> {
 }
 
 fn copy(fs: &Fs, attr: Attr, target: &Path, scratch: &mut Scratch, bar: &ProgressBar) -> Result<()> {
-    let mut file = File::create(target).map_err(|e| Error::io("cannot create", e).in_file(target))?;
+    // What was there before stays there when the copy fails; a half-written file of ours does not.
+    let (created, file) = match File::options().write(true).create_new(true).open(target) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => (false, File::options().write(true).truncate(true).open(target)),
+        other => (true, other),
+    };
+    let mut file = file.map_err(|e| Error::io("cannot create", e).in_file(target))?;
+    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
     let done = stream(fs, attr, scratch, &mut |bytes| {
         file.write_all(bytes)?;
         bar.inc(bytes.len() as u64);
         Ok(())
     });
-    match done.and_then(|()| file.set_modified(attr.modified)) {
+    match done.and_then(|()| if is_file { file.set_modified(attr.modified) } else { Ok(()) }) {
         Ok(()) => Ok(()),
         Err(e) => {
-            let _ = std::fs::remove_file(target);
+            if created {
+                let _ = std::fs::remove_file(target);
+            }
             Err(Error::io("cannot copy", e).in_file(target))
         }
     }

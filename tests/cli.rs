@@ -292,6 +292,10 @@ fn a_full_disk_is_a_failure() {
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(!output.stderr.is_empty(), "{arguments:?} says nothing");
     }
+    // A copy that fails leaves what was there before alone: a device above all.
+    let output = program().args(["export", TINY, "npy/output.weight.npy", "/dev/full"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!std::fs::metadata("/dev/full").unwrap().is_file());
 }
 
 #[test]

@@ -109,7 +109,10 @@ fn open_folder(folder: &Path) -> Result<Collection> {
     }
     if opened.is_empty() {
         // A format of others may be a folder some levels down.
-        if let Some(error) = visited.iter().find_map(|relative| super::foreign::folder(&folder.join(relative))) {
+        if let Some(error) = visited
+            .iter()
+            .find_map(|relative| super::foreign::folder(&if relative.as_os_str().is_empty() { folder.to_path_buf() } else { folder.join(relative) }))
+        {
             return Err(error);
         }
         let error = match refused.into_iter().next() {
