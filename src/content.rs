@@ -338,15 +338,27 @@ fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, to
     let Scratch { floats, narrow, out, .. } = scratch;
     let size = kind.bytes();
     let (mut first, last) = (from / size, to.div_ceil(size));
+    let mut fill = |first: u64, out: &mut [u8]| {
+        if let Some(out) = as_floats(kind, out) {
+            return values.read(inputs, first, out);
+        }
+        floats.clear();
+        floats.resize(out.len() / size as usize, 0.0);
+        values.read(inputs, first, floats)?;
+        convert(kind, floats, out);
+        Ok(())
+    };
     while first < last {
         let count = (last - first).min(VALUES_STEP);
-        floats.clear();
-        floats.resize(count as usize, 0.0);
-        values.read(inputs, first, floats)?;
-        let bytes = convert(kind, floats, narrow);
-        let start = first * size;
-        let (a, b) = (from.max(start) - start, to.min(start + bytes.len() as u64) - start);
-        out.extend_from_slice(&bytes[a as usize..b as usize]);
+        let (start, bytes) = (first * size, count * size);
+        let (a, b) = (from.max(start) - start, to.min(start + bytes) - start);
+        if b - a == bytes {
+            fill(first, grown(out, bytes))?;
+        } else {
+            narrow.clear();
+            fill(first, grown(narrow, bytes))?;
+            out.extend_from_slice(&narrow[a as usize..b as usize]);
+        }
         first += count;
     }
     Ok(())
@@ -370,61 +382,86 @@ impl Decoded {
         let last_block = (to - 1) / size / per_block;
         let start = first_block * block_bytes;
         let whole = (last_block - first_block + 1) * block_bytes;
-        packed.clear();
         packed.resize(whole as usize, 0);
         match &self.blocks {
             // A packed type's last block may be partly stored; what is missing is zero and past the last element.
             Blocks::Stored(extent) => {
-                let stored = whole.min(extent.len().saturating_sub(start));
-                inputs.read(*extent, start, &mut packed[..stored as usize])?;
+                let (stored, missing) = packed.split_at_mut(whole.min(extent.len().saturating_sub(start)) as usize);
+                inputs.read(*extent, start, stored)?;
+                missing.fill(0);
             }
-            Blocks::Computed(elements) => elements.read(inputs, first_block, packed)?,
+            Blocks::Computed(elements) => {
+                packed.fill(0);
+                elements.read(inputs, first_block, packed)?;
+            }
         }
         if self.swap {
             quant::swap_fields(self.codec, packed);
         }
         let blocks_a_step = (STEP / self.codec.elements).max(1);
-        floats.resize(blocks_a_step * self.codec.elements, 0.0);
         let mut at = first_block * per_block * size;
         for blocks in packed.chunks(blocks_a_step * self.codec.bytes) {
-            let count = blocks.len() / self.codec.bytes * self.codec.elements;
-            let bytes: &[u8] = match (self.out, self.codec.name) {
-                // A double is rounded once, not to single precision first.
-                (Out::F16 | Out::Bf16, "f64") => {
-                    let doubles: Vec<f64> = blocks.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
-                    narrow.resize(count * 2, 0);
-                    match self.out {
-                        Out::F16 => narrow::narrow_f64_to_f16(&doubles, narrow),
-                        _ => narrow::narrow_f64_to_bf16(&doubles, narrow),
-                    }
-                    narrow
-                }
-                _ => {
-                    let floats = &mut floats[..count];
-                    (self.codec.decode)(blocks, floats);
-                    convert(self.out, floats, narrow)
-                }
-            };
-            let end = at + bytes.len() as u64;
-            let (a, b) = (from.max(at) - at, to.min(end) - at);
-            out.extend_from_slice(&bytes[a as usize..b as usize]);
-            at = end;
+            let bytes = (blocks.len() / self.codec.bytes * self.codec.elements) as u64 * size;
+            let (a, b) = (from.max(at) - at, to.min(at + bytes) - at);
+            if b - a == bytes {
+                self.decode(blocks, grown(out, bytes), floats);
+            } else {
+                narrow.clear();
+                self.decode(blocks, grown(narrow, bytes), floats);
+                out.extend_from_slice(&narrow[a as usize..b as usize]);
+            }
+            at += bytes;
         }
         Ok(())
     }
+
+    /// Decodes whole blocks into bytes of the wanted type.
+    fn decode(&self, blocks: &[u8], out: &mut [u8], floats: &mut Vec<f32>) {
+        match (self.out, self.codec.name) {
+            // A double is rounded once, not to single precision first.
+            (Out::F16 | Out::Bf16, "f64") => {
+                let doubles: Vec<f64> = blocks.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect();
+                match self.out {
+                    Out::F16 => narrow::narrow_f64_to_f16(&doubles, out),
+                    _ => narrow::narrow_f64_to_bf16(&doubles, out),
+                }
+            }
+            _ => {
+                let decode = self.codec.decoder();
+                if let Some(out) = as_floats(self.out, out) {
+                    return decode(blocks, out);
+                }
+                floats.resize(out.len() / self.out.bytes() as usize, 0.0);
+                decode(blocks, floats);
+                convert(self.out, floats, out);
+            }
+        }
+    }
 }
 
-/// Decoded elements in the wanted type, little-endian.
-fn convert<'a>(out: Out, floats: &'a mut [f32], narrow: &'a mut Vec<u8>) -> &'a [u8] {
-    narrow.resize(floats.len() * out.bytes() as usize, 0);
-    match out {
-        Out::F32 if cfg!(target_endian = "little") => return bytemuck::cast_slice(floats),
-        Out::F32 => narrow::narrow_f32(floats, narrow),
-        Out::F16 => narrow::narrow_f16(floats, narrow),
-        Out::Bf16 => narrow::narrow_bf16(floats, narrow),
-        // Packed integers have at most eight bits: their values fit.
-        Out::I8 => narrow.iter_mut().zip(floats).for_each(|(byte, value)| *byte = (*value as i8).cast_unsigned()),
-        Out::U8 => narrow.iter_mut().zip(floats).for_each(|(byte, value)| *byte = *value as u8),
+/// Makes the buffer longer and returns what is new.
+fn grown(buffer: &mut Vec<u8>, bytes: u64) -> &mut [u8] {
+    let start = buffer.len();
+    buffer.resize(start + bytes as usize, 0);
+    &mut buffer[start..]
+}
+
+/// The place of f32 as floats, so that they need not be copied there: where it is aligned, which it is unless the read begins inside an element.
+fn as_floats(kind: Out, bytes: &mut [u8]) -> Option<&mut [f32]> {
+    if kind != Out::F32 || cfg!(target_endian = "big") {
+        return None;
     }
-    narrow
+    bytemuck::try_cast_slice_mut(bytes).ok()
+}
+
+/// Writes elements in the wanted type, little-endian.
+fn convert(kind: Out, floats: &[f32], out: &mut [u8]) {
+    match kind {
+        Out::F32 => narrow::narrow_f32(floats, out),
+        Out::F16 => narrow::narrow_f16(floats, out),
+        Out::Bf16 => narrow::narrow_bf16(floats, out),
+        // Packed integers have at most eight bits: their values fit.
+        Out::I8 => out.iter_mut().zip(floats).for_each(|(byte, value)| *byte = (*value as i8).cast_unsigned()),
+        Out::U8 => out.iter_mut().zip(floats).for_each(|(byte, value)| *byte = *value as u8),
+    }
 }

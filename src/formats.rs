@@ -1,7 +1,7 @@
 //! The containers that can be opened, and how a path becomes a catalogue.
 //!
 //! Adding a format is one file that fills a [`Builder`] and one line in [`FORMATS`]. A file is recognised by its content, never by its name. What is no
-//! tensor container is refused by [`unknown`] with a sentence that says what it is instead.
+//! tensor container is refused by `unknown` with a sentence that says what it is instead.
 
 mod folder;
 mod foreign;

@@ -14,10 +14,25 @@
 //! | `iq`, `iq_tables` | code books and non-linear levels | ggml |
 //! | `ternary` | tq1_0, tq2_0 | ggml |
 //! | `narrow` | the way back: f32 and f64 to f16 and bf16 | IEEE 754 |
+//! | `x86` | the same functions in AVX2 and F16C | the files above |
 //!
 //! "ggml" is `ggml-quants.c` and `ggml-common.h` at commit d99724f2 of <https://github.com/ggml-org/ggml>. Every value equals the one that the C code
 //! computes, bit for bit, except that any NaN stands for any NaN. Products are written before sums and never fused: `mul_add` would round once
 //! where C rounds twice.
+
+/// The fast twin of a decoder, where there is one for this architecture.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+macro_rules! twin {
+    ($name:ident) => {
+        Some(super::x86::$name)
+    };
+}
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+macro_rules! twin {
+    ($name:ident) => {
+        None
+    };
+}
 
 mod float;
 mod iq;
@@ -28,6 +43,8 @@ mod mx;
 pub mod narrow;
 mod packed;
 mod ternary;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86;
 
 use self::float::f16_to_f32;
 
@@ -76,7 +93,27 @@ pub struct Codec {
     /// The fields to byte-swap before decoding a block of a big-endian file; `None` where no such layout is defined. See [`swap_fields`].
     pub swap: Option<&'static [Field]>,
     /// Decodes whole blocks: `blocks.len() == n * bytes`, `out.len() == n * elements`. A partial last block on either side is left alone.
-    pub decode: fn(blocks: &[u8], out: &mut [f32]),
+    pub decode: Decode,
+    /// The same function in the instructions of this architecture, bit for bit (but any NaN for any NaN); where the CPU lacks them it calls `decode`.
+    pub fast: Option<Decode>,
+}
+
+/// Decodes whole blocks; see [`Codec::decode`].
+pub type Decode = fn(blocks: &[u8], out: &mut [f32]);
+
+impl Codec {
+    /// Returns the fastest decoder that this CPU can run.
+    pub fn decoder(&self) -> Decode {
+        self.fast.unwrap_or(self.decode)
+    }
+}
+
+/// Whether the fast decoders run on this CPU: if not, each does what the scalar one does.
+pub fn has_fast() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return x86::available();
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    return false;
 }
 
 /// Every type there is a decoder for; nothing else registers one.

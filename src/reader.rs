@@ -1,6 +1,6 @@
 //! A forward reader over a source that never panics and never holds more than a window of it.
 //!
-//! Headers are read through it with pread in windows of [`WINDOW`] bytes; every length is compared with the bytes that are left before it is believed.
+//! Headers are read through it with pread in windows of 256 KiB bytes; every length is compared with the bytes that are left before it is believed.
 
 use std::io;
 

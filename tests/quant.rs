@@ -183,6 +183,7 @@ fn check_vectors(directory: &Path) -> HashSet<String> {
             let blocks = stored.len() / codec.bytes;
             assert_eq!(Some(blocks as u64), about["blocks"].as_u64(), "{context}");
             let values = decode(codec, &stored);
+            assert_same(&format!("{context}, fast"), &decode_fast(codec, &stored), &values);
             let expected: Vec<f32> = expected.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             assert_same(&context, &values, &expected);
             if part == "main" {
@@ -465,6 +466,74 @@ fn pack(codes: &[u32], width: usize) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Blocks that hold every 16-bit pattern at every aligned place, and so each special value of each scale, and runs of equal bytes.
+fn special_blocks(codec: &Codec) -> Vec<u8> {
+    let patterns = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7C01, 0x7D00, 0x7E00, 0xFE00, 0x7FFF_u16];
+    let mut blocks = Vec::new();
+    for (i, pattern) in patterns.iter().enumerate() {
+        for at in (0..codec.bytes.saturating_sub(1)).step_by(2).chain([codec.bytes.saturating_sub(2)]) {
+            let mut block = random_bytes((1000 * i + at) as u64, codec.bytes);
+            block.iter_mut().skip(at).zip(pattern.to_le_bytes()).for_each(|(byte, pattern)| *byte = pattern);
+            blocks.extend(block);
+        }
+    }
+    // In a block of one byte or two, every code.
+    for byte in 0..=255 {
+        blocks.extend(std::iter::repeat_n(byte, codec.bytes));
+        let mut block = random_bytes(u64::from(byte), codec.bytes);
+        block[0] = byte;
+        blocks.extend(block);
+    }
+    blocks
+}
+
+#[test]
+fn fast_decoders_equal_the_scalar_ones() {
+    if !mount_tensors::quant::has_fast() {
+        writeln!(std::io::stderr(), "skipped: this CPU has no AVX2, only the scalar decoders ran").unwrap();
+    }
+    for codec in CODECS {
+        let (name, bytes, elements) = (codec.name, codec.bytes, codec.elements);
+        assert!(codec.fast.is_some() || name == "f32" || !cfg!(target_arch = "x86_64"), "{name} has no fast twin");
+        // Whole blocks of random bytes, in which every scale is any number; of small types many more, to see every code.
+        let random = random_bytes(11, bytes * if elements > 8 { 2_500 } else { 200_000 });
+        assert_same(&format!("{name}, random"), &decode_fast(codec, &random), &decode(codec, &random));
+        if elements <= 8 {
+            // Where several blocks are decoded at a time and the rest singly, a NaN must not depend on which: reads of one file may be cut anywhere.
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert!(bits(decode_fast(codec, &random)) == bits(decode(codec, &random)), "{name}: another NaN");
+        }
+        let special = special_blocks(codec);
+        assert_same(&format!("{name}, special"), &decode_fast(codec, &special), &decode(codec, &special));
+        if bytes <= 2 {
+            let every: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+            assert_same(&format!("{name}, every code"), &decode_fast(codec, &every), &decode(codec, &every));
+        }
+        // Counts that leave a rest at any width, from any address, and partial blocks on either side.
+        for count in [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65] {
+            for shift in 0..5 {
+                let stored = &random[shift..][..count * bytes];
+                let context = format!("{name}, {count} blocks at {shift}");
+                assert_same(&context, &decode_fast(codec, stored), &decode(codec, stored));
+                for (more_stored, more_out) in [(0, elements - 1), (bytes - 1, 0), (bytes - 1, elements - 1), (9 * bytes, 0), (0, 9 * elements)] {
+                    let stored = &random[shift..][..count * bytes + more_stored];
+                    let room = vec![12345.0; shift + count * elements + more_out];
+                    let (mut fast, mut scalar) = (room.clone(), room);
+                    (codec.decoder())(stored, &mut fast[shift..]);
+                    (codec.decode)(stored, &mut scalar[shift..]);
+                    assert_same(&context, &fast, &scalar);
+                }
+            }
+        }
+    }
+}
+
+fn decode_fast(codec: &Codec, stored: &[u8]) -> Vec<f32> {
+    let mut out = vec![0.0; stored.len() / codec.bytes * codec.elements];
+    (codec.decoder())(stored, &mut out);
+    out
 }
 
 fn decode(codec: &Codec, stored: &[u8]) -> Vec<f32> {

@@ -193,7 +193,7 @@ impl Numbers {
         let bytes = self.codec.bytes as u64;
         let mut stored = vec![0; out.len().saturating_mul(self.codec.bytes)];
         inputs.read(self.extent, first.saturating_mul(bytes), &mut stored)?;
-        (self.codec.decode)(&stored, out);
+        self.codec.decoder()(&stored, out);
         Ok(())
     }
 

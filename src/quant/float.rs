@@ -31,9 +31,10 @@ pub(super) const F64: Codec = Codec {
     decode: |blocks, out| {
         each_block(blocks, out, |block, [y]| *y = f64::from_le_bytes(*block) as f32);
     },
+    fast: twin!(f64),
 };
 
-/// IEEE binary32, unchanged.
+/// IEEE binary32, unchanged: a copy, which has no faster twin.
 pub(super) const F32: Codec = Codec {
     name: "f32",
     elements: 1,
@@ -42,10 +43,12 @@ pub(super) const F32: Codec = Codec {
     ggml: Some(0),
     swap: Some(&[Field { offset: 0, width: 4, count: 1 }]),
     decode: |blocks, out| each_block(blocks, out, |block, [y]| *y = f32::from_le_bytes(*block)),
+    fast: None,
 };
 
 /// IEEE binary16. A signalling NaN becomes a quiet one, as in ggml and in hardware (VCVTPH2PS).
-pub(super) const F16: Codec = Codec { name: "f16", elements: 1, bytes: 2, kind: Kind::Float, ggml: Some(1), swap: Some(&[Field::halves(0, 1)]), decode: f16 };
+pub(super) const F16: Codec =
+    Codec { name: "f16", elements: 1, bytes: 2, kind: Kind::Float, ggml: Some(1), swap: Some(&[Field::halves(0, 1)]), decode: f16, fast: twin!(f16) };
 
 /// The upper half of an f32. A plain shift: a signalling NaN stays one, as in ggml (`half::bf16` would make it quiet).
 pub(super) const BF16: Codec = Codec {
@@ -60,22 +63,23 @@ pub(super) const BF16: Codec = Codec {
             *y = f32::from_bits(u32::from(u16::from_le_bytes(*block)) << 16);
         });
     },
+    fast: twin!(bf16),
 };
 
 /// E4M3 of OCP OFP8, which torch and ml_dtypes call e4m3fn.
-pub(super) const F8_E4M3: Codec = Codec { name: "f8_e4m3", decode: |blocks, out| by_table(blocks, out, &E4M3), ..F8 };
+pub(super) const F8_E4M3: Codec = Codec { name: "f8_e4m3", decode: |blocks, out| by_table(blocks, out, &E4M3), fast: twin!(f8_e4m3), ..F8 };
 
 /// E5M2 of OCP OFP8: the upper half of an f16.
-pub(super) const F8_E5M2: Codec = Codec { name: "f8_e5m2", decode: |blocks, out| by_table(blocks, out, &E5M2), ..F8 };
+pub(super) const F8_E5M2: Codec = Codec { name: "f8_e5m2", decode: |blocks, out| by_table(blocks, out, &E5M2), fast: twin!(f8_e5m2), ..F8 };
 
 /// E4M3 with bias 8, and one NaN in the place of -0.
-pub(super) const F8_E4M3FNUZ: Codec = Codec { name: "f8_e4m3fnuz", decode: |blocks, out| by_table(blocks, out, &E4M3FNUZ), ..F8 };
+pub(super) const F8_E4M3FNUZ: Codec = Codec { name: "f8_e4m3fnuz", decode: |blocks, out| by_table(blocks, out, &E4M3FNUZ), fast: twin!(f8_e4m3fnuz), ..F8 };
 
 /// E5M2 with bias 16, and one NaN in the place of -0.
-pub(super) const F8_E5M2FNUZ: Codec = Codec { name: "f8_e5m2fnuz", decode: |blocks, out| by_table(blocks, out, &E5M2FNUZ), ..F8 };
+pub(super) const F8_E5M2FNUZ: Codec = Codec { name: "f8_e5m2fnuz", decode: |blocks, out| by_table(blocks, out, &E5M2FNUZ), fast: twin!(f8_e5m2fnuz), ..F8 };
 
 /// What all 8-bit floats have in common; not registered itself.
-const F8: Codec = Codec { name: "", elements: 1, bytes: 1, kind: Kind::Float, ggml: None, swap: Some(&[]), decode: |_, _| {} };
+const F8: Codec = Codec { name: "", elements: 1, bytes: 1, kind: Kind::Float, ggml: None, swap: Some(&[]), decode: |_, _| {}, fast: None };
 
 static E4M3: [f32; 256] = {
     let mut table = minifloats(4, 3, 7);
@@ -139,7 +143,7 @@ const fn minifloat(code: u32, exponent_bits: u32, mantissa_bits: u32, bias: u32)
 }
 
 /// Elements that are converted at a time, so that `half` chooses between F16C and software once for all of them.
-pub(super) const RUN: usize = 64;
+const RUN: usize = 64;
 
 fn f16(blocks: &[u8], out: &mut [f32]) {
     let (codes, _partial) = blocks.as_chunks::<2>();

@@ -24,32 +24,88 @@ use super::iq_tables::{IQ1S_GRID, IQ2S_GRID, IQ2XS_GRID, IQ2XXS_GRID, IQ3S_GRID,
 use super::{Codec, Field, Kind, each_block, f16_at, float::f16_to_f32, part, u16_at, u32_at};
 
 /// `block_iq1_s`.
-pub(super) const IQ1_S: Codec =
-    Codec { name: "iq1_s", elements: 256, bytes: 50, kind: Kind::Float, ggml: Some(19), swap: None, decode: |blocks, out| each_block(blocks, out, iq1_s) };
+pub(super) const IQ1_S: Codec = Codec {
+    name: "iq1_s",
+    elements: 256,
+    bytes: 50,
+    kind: Kind::Float,
+    ggml: Some(19),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq1_s),
+    fast: twin!(iq1_s),
+};
 
 /// `block_iq1_m`.
-pub(super) const IQ1_M: Codec =
-    Codec { name: "iq1_m", elements: 256, bytes: 56, kind: Kind::Float, ggml: Some(29), swap: None, decode: |blocks, out| each_block(blocks, out, iq1_m) };
+pub(super) const IQ1_M: Codec = Codec {
+    name: "iq1_m",
+    elements: 256,
+    bytes: 56,
+    kind: Kind::Float,
+    ggml: Some(29),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq1_m),
+    fast: twin!(iq1_m),
+};
 
 /// `block_iq2_xxs`.
-pub(super) const IQ2_XXS: Codec =
-    Codec { name: "iq2_xxs", elements: 256, bytes: 66, kind: Kind::Float, ggml: Some(16), swap: None, decode: |blocks, out| each_block(blocks, out, iq2_xxs) };
+pub(super) const IQ2_XXS: Codec = Codec {
+    name: "iq2_xxs",
+    elements: 256,
+    bytes: 66,
+    kind: Kind::Float,
+    ggml: Some(16),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq2_xxs),
+    fast: twin!(iq2_xxs),
+};
 
 /// `block_iq2_xs`.
-pub(super) const IQ2_XS: Codec =
-    Codec { name: "iq2_xs", elements: 256, bytes: 74, kind: Kind::Float, ggml: Some(17), swap: None, decode: |blocks, out| each_block(blocks, out, iq2_xs) };
+pub(super) const IQ2_XS: Codec = Codec {
+    name: "iq2_xs",
+    elements: 256,
+    bytes: 74,
+    kind: Kind::Float,
+    ggml: Some(17),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq2_xs),
+    fast: twin!(iq2_xs),
+};
 
 /// `block_iq2_s`.
-pub(super) const IQ2_S: Codec =
-    Codec { name: "iq2_s", elements: 256, bytes: 82, kind: Kind::Float, ggml: Some(22), swap: None, decode: |blocks, out| each_block(blocks, out, iq2_s) };
+pub(super) const IQ2_S: Codec = Codec {
+    name: "iq2_s",
+    elements: 256,
+    bytes: 82,
+    kind: Kind::Float,
+    ggml: Some(22),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq2_s),
+    fast: twin!(iq2_s),
+};
 
 /// `block_iq3_xxs`.
-pub(super) const IQ3_XXS: Codec =
-    Codec { name: "iq3_xxs", elements: 256, bytes: 98, kind: Kind::Float, ggml: Some(18), swap: None, decode: |blocks, out| each_block(blocks, out, iq3_xxs) };
+pub(super) const IQ3_XXS: Codec = Codec {
+    name: "iq3_xxs",
+    elements: 256,
+    bytes: 98,
+    kind: Kind::Float,
+    ggml: Some(18),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq3_xxs),
+    fast: twin!(iq3_xxs),
+};
 
 /// `block_iq3_s`.
-pub(super) const IQ3_S: Codec =
-    Codec { name: "iq3_s", elements: 256, bytes: 110, kind: Kind::Float, ggml: Some(21), swap: None, decode: |blocks, out| each_block(blocks, out, iq3_s) };
+pub(super) const IQ3_S: Codec = Codec {
+    name: "iq3_s",
+    elements: 256,
+    bytes: 110,
+    kind: Kind::Float,
+    ggml: Some(21),
+    swap: None,
+    decode: |blocks, out| each_block(blocks, out, iq3_s),
+    fast: twin!(iq3_s),
+};
 
 /// `block_iq4_nl`.
 pub(super) const IQ4_NL: Codec = Codec {
@@ -64,6 +120,7 @@ pub(super) const IQ4_NL: Codec = Codec {
             levels(part(block, 2), f16_at(block, 0), out);
         });
     },
+    fast: twin!(iq4_nl),
 };
 
 /// `block_iq4_xs`. Its second field with a byte order holds the upper bits of the scales.
@@ -75,6 +132,7 @@ pub(super) const IQ4_XS: Codec = Codec {
     ggml: Some(23),
     swap: Some(&[Field::halves(0, 2)]),
     decode: |blocks, out| each_block(blocks, out, iq4_xs),
+    fast: twin!(iq4_xs),
 };
 
 fn iq2_xxs(block: &[u8; 66], out: &mut [f32; 256]) {

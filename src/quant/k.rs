@@ -28,6 +28,7 @@ pub(super) const Q2_K: Codec = Codec {
     ggml: Some(10),
     swap: Some(&[Field::halves(80, 2)]),
     decode: |blocks, out| each_block(blocks, out, q2_k),
+    fast: twin!(q2_k),
 };
 
 /// `block_q3_K`. Its scales are bytes, so only d has a byte order.
@@ -39,6 +40,7 @@ pub(super) const Q3_K: Codec = Codec {
     ggml: Some(11),
     swap: Some(&[Field::halves(108, 1)]),
     decode: |blocks, out| each_block(blocks, out, q3_k),
+    fast: twin!(q3_k),
 };
 
 /// `block_q4_K`.
@@ -50,6 +52,7 @@ pub(super) const Q4_K: Codec = Codec {
     ggml: Some(12),
     swap: Some(&[Field::halves(0, 2)]),
     decode: |blocks, out| each_block(blocks, out, q4_k),
+    fast: twin!(q4_k),
 };
 
 /// `block_q5_K`.
@@ -61,6 +64,7 @@ pub(super) const Q5_K: Codec = Codec {
     ggml: Some(13),
     swap: Some(&[Field::halves(0, 2)]),
     decode: |blocks, out| each_block(blocks, out, q5_k),
+    fast: twin!(q5_k),
 };
 
 /// `block_q6_K`.
@@ -72,6 +76,7 @@ pub(super) const Q6_K: Codec = Codec {
     ggml: Some(14),
     swap: Some(&[Field::halves(208, 1)]),
     decode: |blocks, out| each_block(blocks, out, q6_k),
+    fast: twin!(q6_k),
 };
 
 /// `block_q8_K`: an intermediate of ggml's products, decoded by `dequantize_row_q8_K`. The sums add nothing to the elements.
@@ -83,6 +88,7 @@ pub(super) const Q8_K: Codec = Codec {
     ggml: Some(15),
     swap: Some(&[Field { offset: 0, width: 4, count: 1 }, Field::halves(260, 16)]),
     decode: |blocks, out| each_block(blocks, out, q8_k),
+    fast: twin!(q8_k),
 };
 
 fn q2_k(block: &[u8; 84], out: &mut [f32; 256]) {

@@ -26,6 +26,7 @@ pub(super) const Q1_0: Codec = Codec {
     ggml: Some(41),
     swap: Some(&[Field::halves(0, 1)]),
     decode: |blocks, out| each_block(blocks, out, q1_0),
+    fast: twin!(q1_0),
 };
 
 /// `block_q2_0`: -1, 0, 1 and 2.
@@ -37,6 +38,7 @@ pub(super) const Q2_0: Codec = Codec {
     ggml: Some(42),
     swap: Some(&[Field::halves(0, 1)]),
     decode: |blocks, out| each_block(blocks, out, q2_0),
+    fast: twin!(q2_0),
 };
 
 /// `block_q4_0`.
@@ -48,6 +50,7 @@ pub(super) const Q4_0: Codec = Codec {
     ggml: Some(2),
     swap: Some(&[Field::halves(0, 1)]),
     decode: |blocks, out| each_block(blocks, out, q4_0),
+    fast: twin!(q4_0),
 };
 
 /// `block_q4_1`.
@@ -59,6 +62,7 @@ pub(super) const Q4_1: Codec = Codec {
     ggml: Some(3),
     swap: Some(&[Field::halves(0, 2)]),
     decode: |blocks, out| each_block(blocks, out, q4_1),
+    fast: twin!(q4_1),
 };
 
 /// `block_q5_0`.
@@ -70,6 +74,7 @@ pub(super) const Q5_0: Codec = Codec {
     ggml: Some(6),
     swap: Some(&[Field::halves(0, 1), Field { offset: 2, width: 4, count: 1 }]),
     decode: |blocks, out| each_block(blocks, out, q5_0),
+    fast: twin!(q5_0),
 };
 
 /// `block_q5_1`.
@@ -81,6 +86,7 @@ pub(super) const Q5_1: Codec = Codec {
     ggml: Some(7),
     swap: Some(&[Field::halves(0, 2), Field { offset: 4, width: 4, count: 1 }]),
     decode: |blocks, out| each_block(blocks, out, q5_1),
+    fast: twin!(q5_1),
 };
 
 /// `block_q8_0`.
@@ -92,6 +98,7 @@ pub(super) const Q8_0: Codec = Codec {
     ggml: Some(8),
     swap: Some(&[Field::halves(0, 1)]),
     decode: |blocks, out| each_block(blocks, out, q8_0),
+    fast: twin!(q8_0),
 };
 
 /// `block_q8_1`: an intermediate of ggml's products, which has no decoder there; `s`, d times the sum of the codes, adds nothing to the elements.
@@ -104,6 +111,7 @@ pub(super) const Q8_1: Codec = Codec {
     ggml: Some(9),
     swap: Some(&[Field::halves(0, 2)]),
     decode: |blocks, out| each_block(blocks, out, q8_1),
+    fast: twin!(q8_1),
 };
 
 fn q1_0(block: &[u8; 18], out: &mut [f32; 128]) {

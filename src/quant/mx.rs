@@ -28,6 +28,7 @@ pub(super) const F8_E8M0: Codec = Codec {
     ggml: None,
     swap: Some(&[]),
     decode: |blocks, out| each_block(blocks, out, |&[code], [y]| *y = e8m0(code)),
+    fast: twin!(f8_e8m0),
 };
 
 /// E2M3, four codes in three bytes.
@@ -39,6 +40,7 @@ pub(super) const F6_E2M3: Codec = Codec {
     ggml: None,
     swap: Some(&[]),
     decode: |blocks, out| each_block(blocks, out, |block, out| f6(block, out, &E2M3)),
+    fast: twin!(f6_e2m3),
 };
 
 /// E3M2, four codes in three bytes.
@@ -50,6 +52,7 @@ pub(super) const F6_E3M2: Codec = Codec {
     ggml: None,
     swap: Some(&[]),
     decode: |blocks, out| each_block(blocks, out, |block, out| f6(block, out, &E3M2)),
+    fast: twin!(f6_e3m2),
 };
 
 /// E2M1, the first of two elements in the low nibble. Code 8 is -0.
@@ -66,22 +69,39 @@ pub(super) const F4: Codec = Codec {
             *high = E2M1[usize::from(codes >> 4)];
         });
     },
+    fast: twin!(f4),
 };
 
 /// `block_mxfp4`: a power of two, then 32 E2M1 codes.
-pub(super) const MXFP4: Codec =
-    Codec { name: "mxfp4", elements: 32, bytes: 17, kind: Kind::Float, ggml: Some(39), swap: Some(&[]), decode: |blocks, out| each_block(blocks, out, mxfp4) };
+pub(super) const MXFP4: Codec = Codec {
+    name: "mxfp4",
+    elements: 32,
+    bytes: 17,
+    kind: Kind::Float,
+    ggml: Some(39),
+    swap: Some(&[]),
+    decode: |blocks, out| each_block(blocks, out, mxfp4),
+    fast: twin!(mxfp4),
+};
 
 /// `block_nvfp4`: four unsigned E4M3 scales, then 16 E2M1 codes for each. The scale of the whole tensor, where there is one, is another tensor.
-pub(super) const NVFP4: Codec =
-    Codec { name: "nvfp4", elements: 64, bytes: 36, kind: Kind::Float, ggml: Some(40), swap: Some(&[]), decode: |blocks, out| each_block(blocks, out, nvfp4) };
+pub(super) const NVFP4: Codec = Codec {
+    name: "nvfp4",
+    elements: 64,
+    bytes: 36,
+    kind: Kind::Float,
+    ggml: Some(40),
+    swap: Some(&[]),
+    decode: |blocks, out| each_block(blocks, out, nvfp4),
+    fast: twin!(nvfp4),
+};
 
 static E2M3: [f32; 64] = minifloats(2, 3, 1);
 static E3M2: [f32; 64] = minifloats(3, 2, 3);
-static E2M1: [f32; 16] = minifloats(2, 1, 1);
+pub(super) static E2M1: [f32; 16] = minifloats(2, 1, 1);
 
 /// Twice the values of E2M1 as integers, `kvalues_mxfp4` in `ggml-common.h`. Unlike in [`E2M1`], code 8 is +0.
-static E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(super) static E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 2^(code - 127), of which 2^-127 is subnormal in f32.
 fn e8m0(code: u8) -> f32 {
@@ -94,10 +114,10 @@ fn e8m0(code: u8) -> f32 {
 
 /// Half the value of an E8M0 scale, for the doubled elements: `ggml_e8m0_to_fp32_half` in `ggml-impl.h`, which knows no NaN: 0xFF is 2^127.
 #[inline(always)]
-fn e8m0_half(code: u8) -> f32 {
+pub(super) const fn e8m0_half(code: u8) -> f32 {
     f32::from_bits(match code {
         0 | 1 => 0x0020_0000 << code, // 2^-128 and 2^-127, subnormal
-        _ => (u32::from(code) - 1) << 23,
+        _ => (code as u32 - 1) << 23,
     })
 }
 
@@ -105,9 +125,9 @@ fn e8m0_half(code: u8) -> f32 {
 ///
 /// Only the code 0x7F is taken for NaN, and gives 0; apart from that the top bit is ignored, so that 0xFF is 240.
 #[inline(always)]
-fn ue4m3_half(code: u8) -> f32 {
-    let exponent = u32::from(code >> 3) & 15;
-    let mantissa = u32::from(code & 7);
+pub(super) const fn ue4m3_half(code: u8) -> f32 {
+    let exponent = (code >> 3) as u32 & 15;
+    let mantissa = (code & 7) as u32;
     if code == 0x7F {
         0.0
     } else if exponent == 0 {

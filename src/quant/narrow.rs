@@ -3,11 +3,6 @@
 //! Each conversion rounds once, from its input to its output. Overflow goes to infinity, a NaN stays a NaN and becomes quiet. Output is little-endian.
 //! The slice functions stop where the shorter side ends.
 
-use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-
-use super::float::RUN;
-
 /// Returns the bits of the f16 nearest to `value`.
 pub fn f32_to_f16_bits(value: f32) -> u16 {
     const INFINITY: u32 = 0x7F80_0000;
@@ -75,26 +70,36 @@ fn to_odd_f32(value: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// Writes each value as little-endian f16, with F16C where the CPU has it.
+/// Writes each value as little-endian f16.
 pub fn narrow_f16(values: &[f32], out: &mut [u8]) {
-    let (out, _partial) = out.as_chunks_mut::<2>();
-    for (values, out) in values.chunks(RUN).zip(out.chunks_mut(RUN)) {
-        let mut bits = [0u16; RUN];
-        let Some(bits) = bits.get_mut(..values.len()) else {
-            continue;
-        };
-        let halves: &mut [f16] = bits.reinterpret_cast_mut();
-        halves.convert_from_f32_slice(values);
-        for (out, bits) in out.iter_mut().zip(bits) {
-            *out = bits.to_le_bytes();
-        }
-    }
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    super::x86::narrow_f16(values, out);
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    scalar::narrow_f16(values, out);
 }
 
 /// Writes each value as little-endian bf16.
 pub fn narrow_bf16(values: &[f32], out: &mut [u8]) {
-    for (value, out) in values.iter().zip(out.as_chunks_mut().0) {
-        *out = f32_to_bf16_bits(*value).to_le_bytes();
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    super::x86::narrow_bf16(values, out);
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    scalar::narrow_bf16(values, out);
+}
+
+/// The definitions, for CPUs without anything better and for what does not fill a vector.
+pub(super) mod scalar {
+    /// Writes each value as little-endian f16.
+    pub(in super::super) fn narrow_f16(values: &[f32], out: &mut [u8]) {
+        for (value, out) in values.iter().zip(out.as_chunks_mut().0) {
+            *out = super::f32_to_f16_bits(*value).to_le_bytes();
+        }
+    }
+
+    /// Writes each value as little-endian bf16.
+    pub(in super::super) fn narrow_bf16(values: &[f32], out: &mut [u8]) {
+        for (value, out) in values.iter().zip(out.as_chunks_mut().0) {
+            *out = super::f32_to_bf16_bits(*value).to_le_bytes();
+        }
     }
 }
 

@@ -11,22 +11,24 @@
 use super::{Codec, Kind, each_block};
 
 /// Signed 4-bit integers in two's complement.
-pub(super) const I4: Codec = Codec { name: "i4", elements: 2, kind: Kind::Signed, decode: |blocks, out| each_block::<1, 2>(blocks, out, signed), ..PACKED };
+pub(super) const I4: Codec =
+    Codec { name: "i4", elements: 2, kind: Kind::Signed, decode: |blocks, out| each_block::<1, 2>(blocks, out, signed), fast: twin!(i4), ..PACKED };
 
 /// Unsigned 4-bit integers.
-pub(super) const U4: Codec = Codec { name: "u4", elements: 2, decode: |blocks, out| each_block::<1, 2>(blocks, out, unsigned), ..PACKED };
+pub(super) const U4: Codec = Codec { name: "u4", elements: 2, decode: |blocks, out| each_block::<1, 2>(blocks, out, unsigned), fast: twin!(u4), ..PACKED };
 
 /// Signed 2-bit integers in two's complement.
-pub(super) const I2: Codec = Codec { name: "i2", elements: 4, kind: Kind::Signed, decode: |blocks, out| each_block::<1, 4>(blocks, out, signed), ..PACKED };
+pub(super) const I2: Codec =
+    Codec { name: "i2", elements: 4, kind: Kind::Signed, decode: |blocks, out| each_block::<1, 4>(blocks, out, signed), fast: twin!(i2), ..PACKED };
 
 /// Unsigned 2-bit integers.
-pub(super) const U2: Codec = Codec { name: "u2", elements: 4, decode: |blocks, out| each_block::<1, 4>(blocks, out, unsigned), ..PACKED };
+pub(super) const U2: Codec = Codec { name: "u2", elements: 4, decode: |blocks, out| each_block::<1, 4>(blocks, out, unsigned), fast: twin!(u2), ..PACKED };
 
 /// Single bits.
-pub(super) const U1: Codec = Codec { name: "u1", elements: 8, decode: |blocks, out| each_block::<1, 8>(blocks, out, unsigned), ..PACKED };
+pub(super) const U1: Codec = Codec { name: "u1", elements: 8, decode: |blocks, out| each_block::<1, 8>(blocks, out, unsigned), fast: twin!(u1), ..PACKED };
 
 /// What all packed integers have in common; not registered itself.
-const PACKED: Codec = Codec { name: "", elements: 0, bytes: 1, kind: Kind::Unsigned, ggml: None, swap: Some(&[]), decode: |_, _| {} };
+const PACKED: Codec = Codec { name: "", elements: 0, bytes: 1, kind: Kind::Unsigned, ggml: None, swap: Some(&[]), decode: |_, _| {}, fast: None };
 
 /// Splits a byte into `N` equal unsigned fields.
 #[inline(always)]

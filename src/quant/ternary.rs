@@ -17,6 +17,7 @@ pub(super) const TQ1_0: Codec = Codec {
     ggml: Some(34),
     swap: Some(&[Field::halves(52, 1)]),
     decode: |blocks, out| each_block(blocks, out, tq1_0),
+    fast: twin!(tq1_0),
 };
 
 /// `block_tq2_0`: 2.06 bits an element.
@@ -28,6 +29,7 @@ pub(super) const TQ2_0: Codec = Codec {
     ggml: Some(35),
     swap: Some(&[Field::halves(64, 1)]),
     decode: |blocks, out| each_block(blocks, out, tq2_0),
+    fast: twin!(tq2_0),
 };
 
 /// Three runs of bytes; in each, all first digits come first, then all second digits, and so on.

@@ -259,6 +259,8 @@ impl Parser<'_> {
         if kind == 9 {
             return self.nested(key, what, count, depth);
         }
+        // What lies in nested arrays is rendered in one go, and is bounded for that.
+        self.spend(key, if depth > 0 { count } else { 0 })?;
         let element = scalar(kind).ok_or_else(|| bad_key(key, format!("has array element type {kind}, expected 0 to 12")))?;
         let start = self.reader.position();
         let announced = |left| bad_key(key, format!("announces {count} elements of type {}, but only {left} bytes follow", element.name()));
@@ -279,14 +281,23 @@ impl Parser<'_> {
         Ok(Value::StoredArray(StoredArray { element, count, extent, endian: self.reader.endian, length_bytes, strip_nul: self.version == 1 }))
     }
 
+    /// Counts values that nested arrays hold.
+    fn spend(&mut self, key: &[u8], count: u64) -> Result<()> {
+        self.nested = self.nested.saturating_add(count);
+        if self.nested > limits::NESTED_VALUES {
+            return Err(Error::limit(format!("key {}: nested arrays hold more than {} values", quoted(key), limits::NESTED_VALUES)));
+        }
+        Ok(())
+    }
+
     /// An array of arrays: llama.cpp refuses them, the specification and gguf-py do not.
     fn nested(&mut self, key: &[u8], what: &str, count: u64, depth: usize) -> Result<Value> {
         if depth >= 8 {
             return Err(bad_key(key, "nests arrays more than 8 deep".to_string()));
         }
-        self.nested = self.nested.saturating_add(count);
+        self.spend(key, count)?;
         // An inner array takes at least its element type and count.
-        if count.checked_mul(8).is_none_or(|bytes| bytes > self.reader.left()) || self.nested > limits::NESTED_VALUES {
+        if count.checked_mul(8).is_none_or(|bytes| bytes > self.reader.left()) {
             return Err(bad_key(key, format!("announces {count} arrays, but only {} bytes follow", self.reader.left())));
         }
         let mut items = Vec::new();

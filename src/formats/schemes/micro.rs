@@ -91,7 +91,7 @@ pub(super) fn e2m1() -> [f32; 16] {
     if let Some(codec) = quant::by_name("f4") {
         for (code, value) in (0u8..16).zip(&mut table) {
             let mut pair = [0.0; 2];
-            (codec.decode)(&[code], &mut pair);
+            codec.decoder()(&[code], &mut pair);
             *value = pair[0];
         }
     }

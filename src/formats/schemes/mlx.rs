@@ -167,7 +167,7 @@ fn table(codes: Codes) -> Option<Box<[f32; 256]>> {
     let mut table = [0.0f32; 256];
     for (code, value) in (0u8..=255).zip(&mut table) {
         let mut pair = [0.0; 2];
-        (codec.decode)(&[code], pair.get_mut(..codec.elements).unwrap_or_default());
+        codec.decoder()(&[code], pair.get_mut(..codec.elements).unwrap_or_default());
         *value = pair[0];
     }
     Some(Box::new(table))

@@ -47,7 +47,7 @@ impl Values for Scaled {
         let mut blocks = vec![0; count.saturating_mul(self.codec.bytes)];
         inputs.read(self.extent, first_block.saturating_mul(bytes), &mut blocks)?;
         let mut values = vec![0.0; count.saturating_mul(self.codec.elements)];
-        (self.codec.decode)(&blocks, &mut values);
+        self.codec.decoder()(&blocks, &mut values);
         let skip = usize::try_from(first.checked_rem(per_block).unwrap_or(0)).unwrap_or(0);
         let mut scale = (u64::MAX, [0.0f32]);
         for ((index, slot), value) in (first..).zip(out).zip(values.into_iter().skip(skip)) {
