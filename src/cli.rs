@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use mount_tensors::error::{Error, Result};
 use mount_tensors::formats;
 use mount_tensors::fs::Fs;
+use mount_tensors::opens::Setting;
+use mount_tensors::pool::Budget;
 use mount_tensors::source::Source;
 use mount_tensors::tree::{Branch, Views};
 
@@ -89,6 +91,12 @@ pub(crate) struct MountArgs {
     /// Show only these: raw, npy, as (or f32, f16, bf16, raw-f32, raw-f16, raw-bf16, bits), metadata, tokenizer, config, source
     #[arg(long, value_name = "LIST", value_parser = Views::parse)]
     pub(crate) views: Option<Views>,
+    /// Where bytes that were read are kept: auto (what is best for each file), always (the kernel's page cache), never (nowhere)
+    #[arg(long, value_name = "WHEN", value_parser = cache, default_value = "auto", hide_default_value = true)]
+    pub(crate) cache: Setting,
+    /// Memory for tensors that are read again and again (1G, 500M; 0: none): by default a quarter of what is free. Needs CAP_SYS_ADMIN
+    #[arg(long, alias = "memory_budget", value_name = "SIZE", value_parser = budget, default_value = "", hide_default_value = true)]
+    pub(crate) memory_budget: Budget,
     /// Treat any issue as a failure
     #[arg(long)]
     pub(crate) strict: bool,
@@ -157,6 +165,34 @@ pub(crate) struct CheckArgs {
 
 fn octal(text: &str) -> std::result::Result<u16, String> {
     u16::from_str_radix(text, 8).ok().filter(|mask| *mask <= 0o777).ok_or_else(|| format!("{text:?} is not an octal mask such as 022"))
+}
+
+fn cache(text: &str) -> std::result::Result<Setting, String> {
+    match text {
+        "auto" => Ok(Setting::Auto),
+        "always" => Ok(Setting::Always),
+        "never" => Ok(Setting::Never),
+        _ => Err("expected auto, always or never".to_string()),
+    }
+}
+
+/// A size in bytes, or with K, M, G or T (also KiB, MB, ...) for powers of 1024.
+fn budget(text: &str) -> std::result::Result<Budget, String> {
+    if text.is_empty() {
+        return Ok(Budget::Share);
+    }
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].trim().to_ascii_lowercase();
+    let power = match unit.trim_end_matches('b').trim_end_matches('i') {
+        "" if unit != "i" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        _ => return Err("expected a size such as 500M or 4G".to_string()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "expected a size such as 500M or 4G".to_string())?;
+    number.checked_mul(1 << (10 * power)).map(Budget::Bytes).ok_or_else(|| "is too large".to_string())
 }
 
 /// Options of mount(8) and fstab(5) that concern the caller or are always so here; they are accepted and have no effect.

@@ -77,23 +77,39 @@ pub struct Content {
 /// Buffers that a reader keeps from one read to the next.
 #[derive(Default)]
 pub struct Scratch {
+    work: Work,
+    /// As long as the longest answer so far: it is never emptied, since filling it with zeros would cost as much as decoding into it.
+    out: Vec<u8>,
+    text: Vec<u8>,
+}
+
+/// What a decoder needs besides its output.
+#[derive(Default)]
+struct Work {
     packed: Vec<u8>,
     floats: Vec<f32>,
-    narrow: Vec<u8>,
-    out: Vec<u8>,
+    partial: Vec<u8>,
 }
 
 impl Scratch {
-    /// The output buffer, emptied.
+    /// A buffer for rendered text, emptied.
     pub(crate) fn start(&mut self) -> &mut Vec<u8> {
-        self.out.clear();
-        &mut self.out
+        self.text.clear();
+        &mut self.text
     }
 
-    /// What was put into the output buffer.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.out
+    /// What was put into the buffer for text.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.text
     }
+}
+
+/// The first `len` elements of a buffer that only grows.
+fn first<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
 }
 
 /// The bytes that a read gives.
@@ -275,44 +291,77 @@ impl Content {
     /// # Errors
     /// The stored bytes are gone, or the source was rewritten.
     pub fn read_copied<'a>(&self, sources: &[Arc<Source>], offset: u64, size: u64, scratch: &'a mut Scratch) -> io::Result<&'a [u8]> {
-        let end = offset.saturating_add(size).min(self.len());
-        scratch.out.clear();
-        if offset >= end {
-            return Ok(&scratch.out);
+        let len = offset.saturating_add(size).min(self.len()).saturating_sub(offset);
+        let Scratch { out, work, .. } = scratch;
+        let out = first(out, len as usize);
+        self.fill(sources, offset, out, work)?;
+        Ok(out)
+    }
+
+    /// Fills `out` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// The file ends before that, the stored bytes are gone, or the source was rewritten.
+    pub fn read_into(&self, sources: &[Arc<Source>], offset: u64, out: &mut [u8], scratch: &mut Scratch) -> io::Result<()> {
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.len()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        self.fill(sources, offset, out, &mut scratch.work)
+    }
+
+    /// The stored bytes that `len` bytes at `offset` are made of, as far as the file goes; `None` if they are computed from several runs, or there are none.
+    pub fn stored_part(&self, offset: u64, len: u64) -> Option<Extent> {
         let header = self.header.len() as u64;
-        if offset < header {
-            let stop = end.min(header);
-            scratch.out.extend_from_slice(&self.header[offset as usize..stop as usize]);
-        }
-        let (from, to) = (offset.max(header) - header, end.max(header) - header);
-        if from < to {
-            let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
-            if source.health() == Health::Rewritten {
-                return Err(rewritten());
+        let end = offset.saturating_add(len).min(self.len()).saturating_sub(header);
+        let from = offset.saturating_sub(header).min(end);
+        match &self.body {
+            Body::Stored(extent) => extent.sub(from, end - from),
+            Body::Decoded(Decoded { blocks: Blocks::Stored(extent), codec, out, .. }) => {
+                let block = |byte: u64| (byte / out.bytes() / codec.elements as u64).saturating_mul(codec.bytes as u64).min(extent.len());
+                let start = block(from);
+                extent.sub(start, block(end) - start)
             }
-            let inputs = Inputs::new(sources);
-            match &self.body {
-                Body::Stored(extent) => {
-                    let start = scratch.out.len();
-                    scratch.out.resize(start + (to - from) as usize, 0);
-                    inputs.read(*extent, from, &mut scratch.out[start..])?;
-                }
-                Body::Computed(elements, block, bytes) => {
-                    let first = from / block;
-                    let whole = to.div_ceil(*block) * block - first * block;
-                    let Scratch { packed, out, .. } = scratch;
-                    packed.clear();
-                    packed.resize(whole.min(bytes - first * block) as usize, 0);
-                    elements.read(inputs, first, packed)?;
-                    let skip = (from - first * block) as usize;
-                    out.extend_from_slice(&packed[skip..skip + (to - from) as usize]);
-                }
-                Body::Decoded(decoded) => decoded.read(inputs, from, to, scratch)?,
-                Body::Values(scheme, _, out) => read_values(&*scheme.values, *out, inputs, from, to, scratch)?,
-            }
+            _ => None,
         }
-        Ok(&scratch.out)
+        .filter(|part| !part.is_empty())
+    }
+
+    /// Fills `out`, which ends inside the file.
+    fn fill(&self, sources: &[Arc<Source>], offset: u64, out: &mut [u8], work: &mut Work) -> io::Result<()> {
+        let header = self.header.len() as u64;
+        let in_header = header.saturating_sub(offset).min(out.len() as u64) as usize;
+        let (head, out) = out.split_at_mut(in_header);
+        if in_header > 0 {
+            head.copy_from_slice(&self.header[offset as usize..offset as usize + in_header]);
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        let from = offset.max(header) - header;
+        let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
+        if source.health() == Health::Rewritten {
+            return Err(rewritten());
+        }
+        let inputs = Inputs::new(sources);
+        match &self.body {
+            Body::Stored(extent) => inputs.read(*extent, from, out),
+            Body::Computed(elements, block, bytes) => {
+                let to = from + out.len() as u64;
+                let start = from / block;
+                let whole = (to.div_ceil(*block) * block - start * block).min(bytes - start * block) as usize;
+                if whole == out.len() {
+                    return elements.read(inputs, start, out);
+                }
+                let packed = first(&mut work.packed, whole);
+                packed.fill(0);
+                elements.read(inputs, start, packed)?;
+                let skip = (from - start * block) as usize;
+                out.copy_from_slice(&packed[skip..skip + out.len()]);
+                Ok(())
+            }
+            Body::Decoded(decoded) => decoded.read(inputs, from, out, work),
+            Body::Values(scheme, _, kind) => read_values(&*scheme.values, *kind, inputs, from, out, work),
+        }
     }
 }
 
@@ -333,33 +382,36 @@ fn rewritten() -> io::Error {
     io::Error::other("the source was rewritten")
 }
 
-/// Appends the computed values from byte `from` to byte `to` to the output buffer.
-fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
-    let Scratch { floats, narrow, out, .. } = scratch;
+/// Fills `out` with the computed values from byte `from` on.
+fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, out: &mut [u8], work: &mut Work) -> io::Result<()> {
+    let Work { floats, partial, .. } = work;
     let size = kind.bytes();
-    let (mut first, last) = (from / size, to.div_ceil(size));
-    let mut fill = |first: u64, out: &mut [u8]| {
+    let mut fill = |element: u64, out: &mut [u8]| {
         if let Some(out) = as_floats(kind, out) {
-            return values.read(inputs, first, out);
+            return values.read(inputs, element, out);
         }
-        floats.clear();
-        floats.resize(out.len() / size as usize, 0.0);
-        values.read(inputs, first, floats)?;
+        let floats = first(floats, out.len() / size as usize);
+        values.read(inputs, element, floats)?;
         convert(kind, floats, out);
         Ok(())
     };
-    while first < last {
-        let count = (last - first).min(VALUES_STEP);
-        let (start, bytes) = (first * size, count * size);
+    let to = from + out.len() as u64;
+    let (mut element, last) = (from / size, to.div_ceil(size));
+    let mut rest = out;
+    while element < last {
+        let count = (last - element).min(VALUES_STEP);
+        let (start, bytes) = (element * size, count * size);
         let (a, b) = (from.max(start) - start, to.min(start + bytes) - start);
+        let (part, after) = rest.split_at_mut((b - a) as usize);
         if b - a == bytes {
-            fill(first, grown(out, bytes))?;
+            fill(element, part)?;
         } else {
-            narrow.clear();
-            fill(first, grown(narrow, bytes))?;
-            out.extend_from_slice(&narrow[a as usize..b as usize]);
+            let whole = first(partial, bytes as usize);
+            fill(element, whole)?;
+            part.copy_from_slice(&whole[a as usize..b as usize]);
         }
-        first += count;
+        rest = after;
+        element += count;
     }
     Ok(())
 }
@@ -373,16 +425,17 @@ fn bits_order(tensor: Tensor<'_>) -> Order {
 }
 
 impl Decoded {
-    /// Appends the decoded bytes from `from` to `to` to the output buffer.
-    fn read(&self, inputs: Inputs<'_>, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
-        let Scratch { packed, floats, narrow, out } = scratch;
+    /// Fills `out` with the decoded bytes from `from` on.
+    fn read(&self, inputs: Inputs<'_>, from: u64, out: &mut [u8], work: &mut Work) -> io::Result<()> {
+        let Work { packed, floats, partial } = work;
         let (per_block, block_bytes) = (self.codec.elements as u64, self.codec.bytes as u64);
         let size = self.out.bytes();
+        let to = from + out.len() as u64;
         let first_block = from / size / per_block;
         let last_block = (to - 1) / size / per_block;
         let start = first_block * block_bytes;
         let whole = (last_block - first_block + 1) * block_bytes;
-        packed.resize(whole as usize, 0);
+        let packed = first(packed, whole as usize);
         match &self.blocks {
             // A packed type's last block may be partly stored; what is missing is zero and past the last element.
             Blocks::Stored(extent) => {
@@ -400,16 +453,19 @@ impl Decoded {
         }
         let blocks_a_step = (STEP / self.codec.elements).max(1);
         let mut at = first_block * per_block * size;
+        let mut rest = out;
         for blocks in packed.chunks(blocks_a_step * self.codec.bytes) {
             let bytes = (blocks.len() / self.codec.bytes * self.codec.elements) as u64 * size;
             let (a, b) = (from.max(at) - at, to.min(at + bytes) - at);
+            let (part, after) = rest.split_at_mut((b - a) as usize);
             if b - a == bytes {
-                self.decode(blocks, grown(out, bytes), floats);
+                self.decode(blocks, part, floats);
             } else {
-                narrow.clear();
-                self.decode(blocks, grown(narrow, bytes), floats);
-                out.extend_from_slice(&narrow[a as usize..b as usize]);
+                let whole = first(partial, bytes as usize);
+                self.decode(blocks, whole, floats);
+                part.copy_from_slice(&whole[a as usize..b as usize]);
             }
+            rest = after;
             at += bytes;
         }
         Ok(())
@@ -431,19 +487,12 @@ impl Decoded {
                 if let Some(out) = as_floats(self.out, out) {
                     return decode(blocks, out);
                 }
-                floats.resize(out.len() / self.out.bytes() as usize, 0.0);
+                let floats = first(floats, out.len() / self.out.bytes() as usize);
                 decode(blocks, floats);
                 convert(self.out, floats, out);
             }
         }
     }
-}
-
-/// Makes the buffer longer and returns what is new.
-fn grown(buffer: &mut Vec<u8>, bytes: u64) -> &mut [u8] {
-    let start = buffer.len();
-    buffer.resize(start + bytes as usize, 0);
-    &mut buffer[start..]
 }
 
 /// The place of f32 as floats, so that they need not be copied there: where it is aligned, which it is unless the read begins inside an element.

@@ -60,11 +60,26 @@ pub struct Totals {
     pub files: u64,
 }
 
-/// What a reader may assume of a file that it has opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+/// A file that was opened for reading.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened<'a> {
     /// Bytes that were read before are still right.
     pub unchanged: bool,
+    /// Length in bytes; 0 for text, which is counted when somebody asks.
+    pub size: u64,
+    /// What it is made of.
+    pub nature: Nature<'a>,
+}
+
+/// What a file is made of.
+#[derive(Clone, Copy, Debug)]
+pub enum Nature<'a> {
+    /// Rendered text.
+    Text,
+    /// A tensor's elements, or some other part of a container.
+    Part,
+    /// A whole container, which may be read in place of it.
+    Whole(&'a std::fs::File),
 }
 
 /// One line of a folder's listing.
@@ -197,27 +212,34 @@ impl Fs {
     ///
     /// # Errors
     /// There is no such file, it is a folder, or its source was rewritten.
-    pub fn open(&self, ino: Ino) -> Result<Opened, Errno> {
-        let source = match self.node(ino)? {
+    pub fn open(&self, ino: Ino) -> Result<Opened<'_>, Errno> {
+        let (size, nature, health) = match self.node(ino)? {
             Node::Folder(_) | Node::TensorFolder(..) => return Err(Errno::IsFolder),
-            Node::File(file) => match file.what {
-                What::Source(id) => self.set(file)?.catalog().source(id),
-                What::Stored(extent) => self.set(file)?.catalog().source(extent.source()),
-                // Values and sums are read from the files; the other documents were read when they were opened.
-                What::Document(render::Document::Key(_) | render::Document::Text(_) | render::Document::Metadata | render::Document::Sums) => {
-                    let mut sources = self.set(file)?.catalog().containers().map(|(_, source)| source.health());
-                    return match sources.find(|health| *health != Health::Same) {
-                        Some(Health::Rewritten) => Err(Errno::Io),
-                        changed => Ok(Opened { unchanged: changed.is_none() }),
-                    };
+            Node::File(file) => {
+                let catalog = self.set(file)?.catalog();
+                match file.what {
+                    What::Source(id) => {
+                        let source = catalog.source(id).ok_or(Errno::NotFound)?;
+                        (source.len(), source.file().map_or(Nature::Part, Nature::Whole), source.health())
+                    }
+                    What::Stored(extent) => (extent.len(), Nature::Part, catalog.source(extent.source()).map_or(Health::Same, |source| source.health())),
+                    // Values and sums are read from the files; the other documents were read when they were opened.
+                    What::Document(render::Document::Key(_) | render::Document::Text(_) | render::Document::Metadata | render::Document::Sums) => {
+                        let health = catalog.containers().map(|(_, source)| source.health()).find(|health| *health != Health::Same);
+                        (0, Nature::Text, health.unwrap_or(Health::Same))
+                    }
+                    What::Document(_) => (0, Nature::Text, Health::Same),
                 }
-                What::Document(_) => None,
-            },
-            Node::TensorFile(set, _, tensor) => set.catalog().tensor(tensor).and_then(|t| set.catalog().source(t.source())),
+            }
+            Node::TensorFile(set, view, tensor) => {
+                let tensor = set.catalog().tensor(tensor).ok_or(Errno::NotFound)?;
+                let size = Content::new(view, tensor).ok_or(Errno::NotFound)?.len();
+                (size, Nature::Part, set.catalog().source(tensor.source()).map_or(Health::Same, |source| source.health()))
+            }
         };
-        match source.map_or(Health::Same, |source| source.health()) {
+        match health {
             Health::Rewritten => Err(Errno::Io),
-            health => Ok(Opened { unchanged: health == Health::Same }),
+            health => Ok(Opened { unchanged: health == Health::Same, size, nature }),
         }
     }
 
@@ -227,31 +249,56 @@ impl Fs {
     /// There is no such file, or its bytes cannot be had.
     pub fn read<'a>(&'a self, ino: Ino, offset: u64, size: u32, scratch: &'a mut Scratch) -> Result<Bytes<'a>, Errno> {
         let size = u64::from(size);
-        let (content, set): (Content, &Set) = match self.node(ino)? {
-            Node::Folder(_) | Node::TensorFolder(..) => return Err(Errno::IsFolder),
+        if let Node::File(file @ File { what: What::Document(document), .. }) = self.node(ino)? {
+            let set = self.set(file)?;
+            let index = self.index(file, set, *document)?;
+            index.read(set, *document, offset, size, scratch.start()).map_err(|e| failed("rendering", &e))?;
+            return Ok(Bytes::Copied(scratch.text()));
+        }
+        let (content, set) = self.content(ino)?;
+        content.read(set.catalog().sources(), offset, size, scratch).map_err(|e| failed("reading", &e))
+    }
+
+    /// Fills `out` with the bytes of a file that is no rendered text, at `offset`.
+    ///
+    /// # Errors
+    /// There is no such file, it ends before that, or its bytes cannot be had.
+    pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8], scratch: &mut Scratch) -> Result<(), Errno> {
+        let (content, set) = self.content(ino)?;
+        content.read_into(set.catalog().sources(), offset, out, scratch).map_err(|e| failed("reading", &e))
+    }
+
+    /// Has the system read what lies behind a part of a file, unless it is in memory; whoever reads it soon will not wait.
+    pub fn prefetch(&self, ino: Ino, offset: u64, len: u64) {
+        if let Ok((content, set)) = self.content(ino)
+            && let Some(extent) = content.stored_part(offset, len)
+            && let Some(source) = set.catalog().source(extent.source())
+        {
+            source.prefetch(extent.offset(), extent.len());
+        }
+    }
+
+    /// The bytes of a file that is no rendered text.
+    fn content(&self, ino: Ino) -> Result<(Content, &Set), Errno> {
+        match self.node(ino)? {
+            Node::Folder(_) | Node::TensorFolder(..) => Err(Errno::IsFolder),
             Node::TensorFile(set, view, tensor) => {
                 let tensor = set.catalog().tensor(tensor).ok_or(Errno::NotFound)?;
-                (Content::new(view, tensor).ok_or(Errno::NotFound)?, set)
+                Ok((Content::new(view, tensor).ok_or(Errno::NotFound)?, set))
             }
             Node::File(file) => {
                 let set = self.set(file)?;
                 match file.what {
-                    What::Document(document) => {
-                        let index = self.index(file, set, document)?;
-                        let out = scratch.start();
-                        index.read(set, document, offset, size, out).map_err(|e| failed("rendering", &e))?;
-                        return Ok(Bytes::Copied(scratch.bytes()));
-                    }
-                    What::Stored(extent) => (Content::stored(extent), set),
+                    What::Document(_) => Err(Errno::NotFound),
+                    What::Stored(extent) => Ok((Content::stored(extent), set)),
                     What::Source(id) => {
                         let source = set.catalog().source(id).ok_or(Errno::NotFound)?;
                         let extent = crate::source::Extent::new(id, source, 0, source.len()).ok_or(Errno::NotFound)?;
-                        (Content::stored(extent), set)
+                        Ok((Content::stored(extent), set))
                     }
                 }
             }
-        };
-        content.read(set.catalog().sources(), offset, size, scratch).map_err(|e| failed("reading", &e))
+        }
     }
 
     /// One extended attribute of a tensor's file.

@@ -1,6 +1,6 @@
 //! The kernel's requests, answered by [`Fs`]; the only file that names fuser's types.
 //!
-//! Nothing changes while mounted, so names and attributes may be kept for ever and file contents across opens. A panic in one request is caught, logged,
+//! Nothing changes while mounted, so names and attributes may be kept for ever, and file contents as [`Opens`] decides at each open. A panic in one request is caught, logged,
 //! and fails that request only: the reply that it drops answers EIO.
 
 use std::cell::RefCell;
@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fuser::{
-    FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, ReplyAttr, ReplyData,
+    BackingId, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, ReplyAttr, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
 use crate::fs::{Attr, Bytes, Errno, Fs, Ino, LONGEST_NAME, Scratch};
+use crate::opens::{Opens, Waiter};
 
 /// How long the kernel may keep names and attributes: as long as it likes (the largest value it takes without overflow).
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -41,23 +42,68 @@ pub struct Adapter {
     fs: Arc<Fs>,
     owner: Ownership,
     opened: Arc<Mutex<HashSet<Ino>>>,
+    opens: Arc<Opens<Opening>>,
+}
+
+/// An open that is still to be answered.
+pub struct Opening(ReplyOpen);
+
+impl Waiter for Opening {
+    type Backing = BackingId;
+
+    fn back(&self, file: &std::fs::File) -> std::io::Result<BackingId> {
+        self.0.open_backing(file)
+    }
+
+    fn kept(self, handle: u64, unchanged: bool) {
+        let keep = if unchanged { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        self.0.opened(FileHandle(handle), keep | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn direct(self, handle: u64) {
+        self.0.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn passed(self, handle: u64, backing: &BackingId) {
+        // The kernel refuses to keep a cache of what it reads elsewhere.
+        self.0.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, backing);
+    }
 }
 
 /// The inodes that were opened since the mount, whose cached bytes must go when their source changes.
 #[derive(Clone)]
-pub struct OpenedInodes(Arc<Mutex<HashSet<Ino>>>);
+pub struct OpenedInodes {
+    inodes: Arc<Mutex<HashSet<Ino>>>,
+    opens: Arc<Opens<Opening>>,
+}
 
 impl OpenedInodes {
     /// Drops the kernel's cached bytes of every file that is no longer what it was.
     pub fn invalidate_changed(&self, fs: &Fs, notifier: &Notifier) {
-        let inodes: Vec<Ino> = self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let inodes: Vec<Ino> = self.inodes.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         for ino in inodes {
             if !fs.open(ino).is_ok_and(|opened| opened.unchanged) {
+                self.opens.changed(ino);
                 // An inode that the kernel has forgotten meanwhile has nothing cached.
                 let _ = notifier.inval_inode(INodeNo(ino), 0, 0);
             }
         }
     }
+}
+
+/// Starts the thread that puts files into huge pages as they are asked for, until the file system is destroyed.
+///
+/// # Errors
+/// The system has no thread to give.
+pub fn start_filling(fs: Arc<Fs>, opens: Arc<Opens<Opening>>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("fill".to_string()).spawn(move || fill_files(&fs, &opens)).map(|_| ())
+}
+
+fn fill_files(fs: &Fs, opens: &Opens<Opening>) {
+    let fill = |ino, offset, out: &mut [u8]| {
+        SCRATCH.with_borrow_mut(|scratch| fs.read_into(ino, offset, out, scratch)).map_err(|_| std::io::Error::other("its bytes cannot be read"))
+    };
+    opens.fill_files(&fill, &|ino| fs.open(ino).is_ok_and(|opened| opened.unchanged));
 }
 
 thread_local! {
@@ -80,9 +126,10 @@ impl From<Errno> for fuser::Errno {
 
 impl Adapter {
     /// An adapter for a file system, and the list of inodes that are opened through it.
-    pub fn new(fs: Arc<Fs>, owner: Ownership) -> (Self, OpenedInodes) {
+    pub fn new(fs: Arc<Fs>, owner: Ownership, opens: Arc<Opens<Opening>>) -> (Self, OpenedInodes) {
         let opened = Arc::<Mutex<HashSet<Ino>>>::default();
-        (Self { fs, owner, opened: Arc::clone(&opened) }, OpenedInodes(opened))
+        let inodes = OpenedInodes { inodes: Arc::clone(&opened), opens: Arc::clone(&opens) };
+        (Self { fs, owner, opened, opens }, inodes)
     }
 
     fn attr(&self, attr: Attr) -> FileAttr {
@@ -125,6 +172,10 @@ fn injected_panic(offset: u64) {
 }
 
 impl fuser::Filesystem for Adapter {
+    fn destroy(&mut self) {
+        self.opens.end();
+    }
+
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Each is asked for on its own, since older kernels lack some of them.
         for wanted in [
@@ -133,8 +184,13 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
             InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
             let _ = config.add_capabilities(wanted);
+        }
+        // A depth of 1 lets the files passed on lie on an ordinary file system, and this one below an overlay.
+        if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() || config.set_max_stack_depth(1).is_err() {
+            self.opens.cannot_pass();
         }
         // A refusal names the nearest value that is taken.
         if let Err(nearest) = config.set_max_write(MAX_REQUEST_BYTES) {
@@ -162,18 +218,22 @@ impl fuser::Filesystem for Adapter {
         guard("open", ino.0, || match self.fs.open(ino.0) {
             Ok(opened) => {
                 self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(ino.0);
-                let keep = if opened.unchanged { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-                reply.opened(FileHandle(0), keep | FopenFlags::FOPEN_NOFLUSH);
+                self.opens.open(ino.0, opened, Opening(reply));
             }
             Err(errno) => reply.error(errno.into()),
         });
+    }
+
+    fn release(&self, _request: &Request, ino: INodeNo, handle: FileHandle, _flags: OpenFlags, _owner: Option<LockOwner>, _flush: bool, reply: ReplyEmpty) {
+        guard("release", ino.0, || self.opens.release(ino.0, handle.0));
+        reply.ok();
     }
 
     fn read(
         &self,
         _request: &Request,
         ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -182,6 +242,9 @@ impl fuser::Filesystem for Adapter {
     ) {
         guard("read", ino.0, || {
             injected_panic(offset);
+            if let Some((ahead, len)) = self.opens.read(handle.0, offset, size) {
+                self.fs.prefetch(ino.0, ahead, len);
+            }
             SCRATCH.with_borrow_mut(|scratch| match self.fs.read(ino.0, offset, size, scratch) {
                 Ok(Bytes::Mapped(view)) => reply.data(view.for_the_kernel()),
                 Ok(Bytes::Copied(bytes)) => reply.data(bytes),

@@ -12,6 +12,12 @@ pub mod fs;
 pub mod fuse;
 mod json;
 pub mod limits;
+#[cfg(feature = "mount")]
+pub mod memory;
+#[cfg(feature = "mount")]
+pub mod opens;
+#[cfg(feature = "mount")]
+pub mod pool;
 pub mod render;
 #[cfg(feature = "mount")]
 pub mod sys;

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use std::time::Duration;
 use fuser::{Config, MountOption, Session, SessionACL};
 use mount_tensors::error::{Error, Result, printable, reason};
 use mount_tensors::fs::Fs;
-use mount_tensors::fuse::{Adapter, OpenedInodes, Ownership};
+use mount_tensors::fuse::{self, Adapter, OpenedInodes, Opening, Ownership};
+use mount_tensors::opens::{Opens, Setting};
+use mount_tensors::pool::{Budget, Pool};
 use mount_tensors::sys::{self, Fork, Signals};
 use mount_tensors::tree::{View, Views};
 
@@ -25,6 +27,8 @@ const TYPE: &str = "fuse.mount-tensors";
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long readers may go on after a signal has detached the mount.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long a mount may take to answer before it counts as silent.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How many issues are told on standard error; all are in issues.json.
 const ISSUES_TOLD: usize = 10;
 
@@ -161,24 +165,29 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 struct Entry {
     /// The device number, which no two live mounts share; that of a mount that is gone is given out again.
     device: Vec<u8>,
+    /// Where it is mounted now: a folder above it may have been renamed since.
+    point: PathBuf,
     /// The file system type.
     kind: Vec<u8>,
 }
 
-/// The mounts at a path, the topmost last.
-fn mounts_at(path: &Path) -> Vec<Entry> {
+/// Every mount that this process sees, what lies below before what lies on it.
+fn mounts() -> Vec<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut mounts = Vec::new();
     for line in table.split(|b| *b == b'\n') {
         let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
         let Some(dash) = fields.iter().position(|f| *f == b"-") else { continue };
-        if let (Some(device), Some(point), Some(kind)) = (fields.get(2), fields.get(4), fields.get(dash + 1))
-            && unescape(point) == path.as_os_str().as_bytes()
-        {
-            mounts.push(Entry { device: device.to_vec(), kind: kind.to_vec() });
+        if let (Some(device), Some(point), Some(kind)) = (fields.get(2), fields.get(4), fields.get(dash + 1)) {
+            mounts.push(Entry { device: device.to_vec(), point: OsString::from_vec(unescape(point)).into(), kind: kind.to_vec() });
         }
     }
     mounts
+}
+
+/// The mounts at a path, the topmost last.
+fn mounts_at(path: &Path) -> Vec<Entry> {
+    mounts().into_iter().filter(|mount| mount.point == path).collect()
 }
 
 /// Undoes the octal escapes of /proc/self/mountinfo (`\040` is a blank).
@@ -205,14 +214,42 @@ fn is_ours(path: &Path) -> bool {
     mounts_at(path).last().is_some_and(|top| top.kind == TYPE.as_bytes())
 }
 
-/// Whether the server of a mount is gone. Not by stat: the kernel keeps the attributes of the root for as long as it is told to, also after that.
-fn is_dead(path: &Path) -> bool {
-    sys::ask(path).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)))
+/// How a mount answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pulse {
+    Alive,
+    /// Its server is gone.
+    Dead,
+    /// Its server is there and does not answer: it was stopped, or hangs.
+    Silent,
+}
+
+/// Asks a mount. Not by stat: the kernel keeps the attributes of the root for as long as it is told to, also after the server's end.
+fn pulse(path: &Path) -> Pulse {
+    let (tell, told) = std::sync::mpsc::channel();
+    let asked = path.to_path_buf();
+    let asking = std::thread::spawn(move || tell.send(sys::ask(&asked)));
+    match told.recv_timeout(ANSWER_LIMIT) {
+        Ok(answer) => {
+            // No thread may be left when the server is forked off.
+            let _ = asking.join();
+            if answer.is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))) { Pulse::Dead } else { Pulse::Alive }
+        }
+        Err(_) => Pulse::Silent,
+    }
 }
 
 /// Detaches what a killed server of this program left behind; never touches a live mount or somebody else's.
 fn heal(path: &Path) -> Result<()> {
-    while is_dead(path) {
+    loop {
+        match pulse(path) {
+            Pulse::Alive => return Ok(()),
+            Pulse::Silent => {
+                let error = Error::unsupported("the mount point has a mount that does not answer: its server was stopped or hangs").in_file(path);
+                return Err(if is_ours(path) { error.hint("unmount it with -u, or say --replace") } else { error });
+            }
+            Pulse::Dead => {}
+        }
         if !is_ours(path) {
             return Err(Error::unsupported("the mount point holds a dead mount of another program")
                 .in_file(path)
@@ -221,7 +258,6 @@ fn heal(path: &Path) -> Result<()> {
         detach(path)?;
         let _ = writeln!(std::io::stderr(), "mount-tensors: {}: removed the dead mount of a server that was killed", printable(&path.to_string_lossy()));
     }
-    Ok(())
 }
 
 /// Unmounts even what is in use.
@@ -267,7 +303,7 @@ pub(crate) fn unmount(points: &[OsString]) -> Result<u8> {
             let is_busy = |e: &std::io::Error| e.raw_os_error() == Some(libc::EBUSY);
             let taken_down = match take_down(&path, false) {
                 // Nobody can go on reading what nobody serves.
-                Err(e) if is_busy(&e) && is_dead(&path) => take_down(&path, true),
+                Err(e) if is_busy(&e) && pulse(&path) == Pulse::Dead => take_down(&path, true),
                 other => other,
             };
             taken_down.map_err(|e| {
@@ -296,6 +332,7 @@ struct Mounted {
     fs: Arc<Fs>,
     session: Session<Adapter>,
     opened: OpenedInodes,
+    opens: Arc<Opens<Opening>>,
     signals: Signals,
     /// Its device number in the mount table.
     device: Option<Vec<u8>>,
@@ -325,8 +362,9 @@ impl Mounted {
         config.clone_fd = true;
         let fs = Arc::new(fs);
         device()?;
+        let opens = Arc::new(Opens::new(args.cache, pool(args), true));
         let (session, opened) = loop {
-            let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner);
+            let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner, Arc::clone(&opens));
             match Session::new(adapter, &point.path, &config) {
                 Ok(session) => break (session, opened),
                 // A server that was unmounted just now has removed the folder that it had made; once something is mounted there it cannot.
@@ -337,12 +375,13 @@ impl Mounted {
         let others = if args.allow_other { "others may enter" } else { "nobody else may enter" };
         log::info!("{}: mounted, owned by user {}, {others}", point.path.display(), owner.uid);
         let device = mounts_at(&point.path).pop().map(|top| top.device);
-        Ok(Self { fs, session, opened, signals, device })
+        fuse::start_filling(Arc::clone(&fs), Arc::clone(&opens)).map_err(|e| Error::io("cannot start a thread", e))?;
+        Ok(Self { fs, session, opened, opens, signals, device })
     }
 
     /// Serves until it is unmounted or told to stop.
     fn serve(self, point: MountPoint) -> Result<u8> {
-        let Self { fs, session, opened, signals, device } = self;
+        let Self { fs, session, opened, opens, signals, device } = self;
         let notifier = session.notifier();
         let over = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&over);
@@ -364,6 +403,7 @@ impl Mounted {
                     break;
                 }
                 None => {
+                    opens.tick();
                     let now = fs.health();
                     if now != health {
                         health = now;
@@ -376,8 +416,9 @@ impl Mounted {
                     // The name is gone at once; who has a file open may read it to its end.
                     stopping = Some(std::time::Instant::now());
                     // Another server may have taken the place meanwhile (--replace).
-                    if mounts_at(&point.path).last().is_some_and(|top| Some(&top.device) == device.as_ref())
-                        && let Err(e) = take_down(&point.path, true)
+                    if let Some(own) = mounts().into_iter().find(|mount| Some(&mount.device) == device.as_ref())
+                        && mounts_at(&own.point).last().is_some_and(|top| top.device == own.device)
+                        && let Err(e) = take_down(&own.point, true)
                     {
                         log::error!("{}: cannot unmount: {e}", point.path.display());
                         break;
@@ -394,6 +435,14 @@ impl Mounted {
         }
         Ok(0)
     }
+}
+
+/// The place for tensors in huge pages, where it may be had: that needs CAP_SYS_ADMIN.
+fn pool(args: &MountArgs) -> Option<Pool> {
+    if args.cache != Setting::Auto || args.memory_budget == Budget::Bytes(0) {
+        return None;
+    }
+    Pool::new(args.memory_budget).inspect_err(|e| log::info!("no tensor is put into huge pages: {e}")).ok()
 }
 
 /// Runs a session until it is unmounted, and leaves the mount point alone after that. By itself fuser 0.18 would unmount it once more at the end: it takes a
@@ -496,7 +545,6 @@ fn serve_child(fs: Fs, mut point: MountPoint, title: &str, args: &MountArgs, mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStringExt;
 
     #[test]
     fn titles_hold_nothing_that_mount_options_would_parse() {

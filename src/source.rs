@@ -232,6 +232,23 @@ impl Source {
         }
     }
 
+    /// The file itself, if it is a local one.
+    pub fn file(&self) -> Option<&File> {
+        match &self.body {
+            Body::File(local) => Some(&local.file),
+            _ => None,
+        }
+    }
+
+    /// Has the system read a run from disk, unless the end of it is in memory already. Nothing waits for it.
+    pub fn prefetch(&self, offset: u64, len: u64) {
+        let Body::File(local) = &self.body else { return };
+        let Some(last) = offset.checked_add(len).and_then(|end| end.checked_sub(1)) else { return };
+        if !is_in_memory(&local.file, last) {
+            read_ahead(&local.file, offset, len);
+        }
+    }
+
     /// The mapped bytes of a run, for the kernel; `None` where the source is not mapped.
     pub fn view(&self, offset: u64, len: u64) -> Option<View<'_>> {
         let map: &[u8] = match &self.body {
@@ -283,6 +300,26 @@ fn wait_for_changes_under_way(file: &File) {
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open for as long as `file` is borrowed; its position is never used.
     let _ = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_DATA) };
+}
+
+/// Whether the page that holds a byte can be read without waiting for the disk.
+#[expect(unsafe_code, reason = "std cannot read without waiting")]
+fn is_in_memory(file: &File, offset: u64) -> bool {
+    use std::os::fd::AsRawFd;
+    let Ok(offset) = libc::off_t::try_from(offset) else { return false };
+    let mut byte = 0u8;
+    let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: the descriptor is open; the one part is the one live byte.
+    unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) == 1 }
+}
+
+#[expect(unsafe_code, reason = "std cannot ask for read-ahead")]
+fn read_ahead(file: &File, offset: u64, len: u64) {
+    use std::os::fd::AsRawFd;
+    if let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) {
+        // SAFETY: the descriptor is open; the call takes no pointer. It is a hint: a refusal changes nothing.
+        let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
+    }
 }
 
 fn system_time(seconds: i64, nanoseconds: i64) -> SystemTime {

@@ -1,8 +1,10 @@
-//! System calls that std has no safe wrapper for: fork, signals, unmounting.
+//! System calls that std has no safe wrapper for: fork, signals, unmounting, files of huge pages.
 #![expect(unsafe_code, reason = "each function wraps one libc call and states why it is sound")]
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -127,8 +129,7 @@ pub fn close_inherited_files() {
 
 /// Makes the standard streams /dev/null.
 pub fn detach_streams() {
-    use std::os::fd::AsRawFd;
-    let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
     for stream in 0..3 {
         // SAFETY: both descriptors are open; dup2 replaces the stream atomically, and std refers to streams by number only.
         let _ = unsafe { libc::dup2(null.as_raw_fd(), stream) };
@@ -137,7 +138,6 @@ pub fn detach_streams() {
 
 /// Waits until there is something to read (or the end), at most this long.
 pub fn readable_within(pipe: &impl std::os::fd::AsFd, limit: Duration) -> bool {
-    use std::os::fd::AsRawFd;
     let mut poll = libc::pollfd { fd: pipe.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let limit = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
     loop {
@@ -170,5 +170,103 @@ pub fn raise_file_limit() {
         limit.rlim_cur = limit.rlim_max;
         // SAFETY: as above; a refusal leaves the old limit.
         let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
+/// A folder on a tmpfs of huge pages that is mounted nowhere: no mount table shows it, and it goes with its last file.
+///
+/// # Errors
+/// This user may not mount (EPERM), or the kernel has no huge pages for tmpfs (EINVAL).
+pub fn huge_page_folder(limit_bytes: u64) -> io::Result<OwnedFd> {
+    // linux/mount.h
+    const FSOPEN_CLOEXEC: u32 = 1;
+    const FSMOUNT_CLOEXEC: u32 = 1;
+    const SET_STRING: u32 = 1;
+    const CMD_CREATE: u32 = 6;
+    const ATTRIBUTES: u32 = 2 | 4 | 8; // nosuid, nodev, noexec
+    let taken = |answer: libc::c_long| {
+        let fd = i32::try_from(answer).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the system call has just made this descriptor, and nothing else owns it.
+        Ok::<_, io::Error>(unsafe { OwnedFd::from_raw_fd(fd) })
+    };
+    // SAFETY: the name is a NUL-terminated literal.
+    let context = taken(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), FSOPEN_CLOEXEC) })?;
+    let limit = CString::new(limit_bytes.to_string())?;
+    for (key, value) in [(c"huge", c"always"), (c"size", limit.as_c_str()), (c"mode", c"0700")] {
+        // SAFETY: the descriptor is open, and key and value are NUL-terminated strings that live for the length of the call.
+        let answer = unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), SET_STRING, key.as_ptr(), value.as_ptr(), 0) };
+        if answer != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: the descriptor is open; this command takes neither key nor value.
+    if unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CMD_CREATE, none, none, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open; the call takes no pointer.
+    taken(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, ATTRIBUTES) })
+}
+
+/// A new file without a name in a folder.
+///
+/// # Errors
+/// The file system has no room, or no such files.
+pub fn unnamed_file(folder: &OwnedFd) -> io::Result<File> {
+    // SAFETY: the descriptor is open, and the path is a NUL-terminated literal.
+    let fd = unsafe { libc::openat(folder.as_raw_fd(), c".".as_ptr(), libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC, 0o600) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and has no other owner.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// Gives a part of a file its memory (or disk) now, so that writing it through a mapping cannot fail for want of room.
+///
+/// # Errors
+/// There is no room.
+pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let number = |n: u64| libc::off_t::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    // SAFETY: the descriptor is open; the call takes no pointer.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, number(offset)?, number(len)?) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Maps a file of [`unnamed_file`] for being written to.
+///
+/// # Errors
+/// There is no address space for it.
+pub fn map_for_writing(file: &File, len: usize) -> io::Result<memmap2::MmapMut> {
+    // SAFETY: the file has no name, so that nobody but this process can open, write or cut it, and this process does neither while it is mapped.
+    unsafe { memmap2::MmapOptions::new().len(len).map_mut(file) }
+}
+
+/// Whether this descriptor, which must be open for writing, is the only use of its file: no mapping and no other descriptor is left anywhere.
+///
+/// A write lease is given only then. After FUSE passthrough this is the only way to know: a mapping outlives the release of the file that it was made from.
+pub fn is_only_use(file: &File) -> bool {
+    // SAFETY: the descriptor is open; the argument is a number.
+    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+    if answer == 0 {
+        // SAFETY: as above.
+        let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    }
+    answer == 0
+}
+
+/// Bytes in use on the file system of a folder.
+///
+/// # Errors
+/// The descriptor is of no use.
+pub fn used_bytes(folder: &OwnedFd) -> io::Result<u64> {
+    // SAFETY: an all-zero statfs is a valid value of the plain C struct.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and `stat` is live for the length of the call.
+    match unsafe { libc::fstatfs(folder.as_raw_fd(), &raw mut stat) } {
+        0 => Ok((stat.f_blocks as u64).saturating_sub(stat.f_bfree as u64).saturating_mul(stat.f_bsize as u64)),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -24,3 +24,5 @@ mod reading;
 mod tools;
 #[path = "mount/tree.rs"]
 mod tree;
+#[path = "mount/ways.rs"]
+mod ways;

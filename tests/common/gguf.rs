@@ -6,6 +6,7 @@ use std::path::Path;
 
 const ALIGNMENT: u64 = 32;
 pub(crate) const F32: u32 = 0;
+pub(crate) const F16: u32 = 1;
 pub(crate) const Q4_K: u32 = 12;
 
 /// A tensor: name, dimensions in the order of the file (innermost first), ggml type, bytes.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -204,7 +204,11 @@ fn a_server_that_hangs_can_be_unmounted_and_replaced() {
         let mounted = Mounted::new(tiny());
         let server = mounted.place.server();
         posix::kill(server, libc::SIGSTOP);
+        let tasks = || fs::read_dir(format!("/proc/{server}/task")).unwrap().map(|task| text(task.unwrap().path().join("stat")));
+        eventually("every thread of it has stopped", SHORT, || tasks().all(|stat| stat.rsplit(')').next().unwrap().starts_with(" T")));
         if replace {
+            let refusal = run(mounted.place.program().arg(tiny()).arg(&mounted.point)).refused();
+            assert!(refusal.contains("does not answer") && refusal.contains("--replace"), "{refusal}");
             run(mounted.place.program().arg("--replace").arg(tiny()).arg(&mounted.point)).good();
             assert!(text(mounted.path("info.json")).starts_with('{'));
         } else {
@@ -215,6 +219,21 @@ fn a_server_that_hangs_can_be_unmounted_and_replaced() {
         eventually("the server that hung ends", SHORT, || !mounted.place.servers().contains(&server));
         assert_eq!(mounted.place.mounts().len(), usize::from(replace));
     }
+}
+
+#[test]
+fn a_mount_whose_parent_was_renamed_is_unmounted_by_a_signal() {
+    if !fuse_is_here() {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir(place.path("before")).unwrap();
+    run(place.program().arg(tiny()).arg(place.path("before/mnt"))).good();
+    fs::rename(place.path("before"), place.path("after")).unwrap();
+    assert!(place.path("after/mnt/info.json").is_file());
+    posix::kill(place.server(), libc::SIGTERM);
+    eventually("the server has ended", SHORT, || place.servers().is_empty());
+    assert!(place.mounts().is_empty());
 }
 
 #[test]
@@ -316,9 +335,12 @@ fn the_server_holds_nothing_that_it_has_inherited() {
     let server = place.server();
     let own = fs::canonicalize(tiny()).unwrap();
     for entry in fs::read_dir(format!("/proc/{server}/fd")).unwrap() {
-        let Ok(target) = fs::read_link(entry.unwrap().path()) else { continue };
+        let link = entry.unwrap().path();
+        let Ok(target) = fs::read_link(&link) else { continue };
         let shown = target.to_string_lossy().into_owned();
-        assert!(["/dev/null", "/dev/fuse"].contains(&shown.as_str()) || target == own || shown.starts_with("anon_inode:"), "it holds {shown}");
+        // A file system that is mounted nowhere shows as the root, which it is not.
+        let detached = shown == "/" && fs::metadata(&link).unwrap().dev() != fs::metadata("/").unwrap().dev();
+        assert!(["/dev/null", "/dev/fuse"].contains(&shown.as_str()) || target == own || shown.starts_with("anon_inode:") || detached, "it holds {shown}");
     }
     assert_eq!(fs::read_link(format!("/proc/{server}/cwd")).unwrap(), PathBuf::from("/"));
     fs::remove_dir(place.path("start")).unwrap();

@@ -1,0 +1,741 @@
+//! Which way the bytes of an open file go, decided at each open from what is known of the file.
+//!
+//! | way | bytes | good for |
+//! |---|---|---|
+//! | kept | through the kernel's page cache, which stays from one open to the next | small files, mapping, small reads, reading again |
+//! | direct | from this program into the reader's buffer | one long read: no second copy in memory, a third of the work |
+//! | passed | the kernel reads another file in place of this one and does not ask | `source/`; tensors in huge pages |
+//!
+//! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is first read directly. What was read in bulk
+//! and is opened again is worth its memory: it is put into a [`Pool`] file, and passed from then on. So one pass over a model puts nothing there.
+//!
+//! The kernel refuses an open that does not fit those that are alive: none may be passed while another of the same inode is kept or direct, and the
+//! other way round. Each open and release is counted here for that; the kernel leaves a way before it tells of the release, so the count errs on the safe side.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::fs::{Ino, Nature, Opened};
+use crate::memory::Memory;
+use crate::pool::{Fill, Pool};
+use crate::sys;
+
+/// What the user wants of caching.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Setting {
+    /// Whatever is best.
+    #[default]
+    Auto,
+    /// Always the kernel's page cache.
+    Always,
+    /// Nothing is kept anywhere.
+    Never,
+}
+
+/// Whoever waits for the answer to an open.
+pub trait Waiter: Send {
+    /// A file that the kernel reads in place of another one.
+    type Backing: Send;
+    /// Tells the kernel of such a file.
+    ///
+    /// # Errors
+    /// It takes none from this user (EPERM), or not from this file's file system.
+    fn back(&self, file: &File) -> io::Result<Self::Backing>;
+    /// The file is opened, kept; bytes from before are right if `unchanged`.
+    fn kept(self, handle: u64, unchanged: bool);
+    /// The file is opened, direct.
+    fn direct(self, handle: u64);
+    /// The file is opened, passed.
+    fn passed(self, handle: u64, backing: &Self::Backing);
+}
+
+/// Fills a part of a file: which, at what offset, and where to put the bytes.
+pub type FillPart<'a> = dyn Fn(Ino, u64, &mut [u8]) -> io::Result<()> + Sync + 'a;
+
+/// Files below this size are kept: making a file of huge pages and the calls for it cost more than they save. In bytes.
+const BULK: u64 = 4 << 20;
+/// What was read of a file in bulk before it is worth its memory: this share of it, and at least [`BULK`].
+const EVIDENCE: u64 = 16;
+/// Reads below this size suit the page cache better, in bytes.
+const SMALL_READ: u64 = 64 << 10;
+/// How long an open may wait for its file to be filled: a gigabyte takes 200 ms from memory.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// A file that nobody has open is given back after this.
+const IDLE: Duration = Duration::from_secs(300);
+/// After a file could not be filled it is not tried again for so long.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How many open files are observed; more are served as well.
+const COUNTERS: usize = 4096;
+/// Read-ahead that is asked for a sequential reader, in bytes.
+const AHEAD: u64 = 8 << 20;
+/// The way is written into the handle above the number of the counter.
+const WAY_SHIFT: u32 = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Kept = 1,
+    Direct = 2,
+    Passed = 3,
+}
+
+/// What one open file has been asked for.
+#[derive(Default)]
+struct Counter {
+    bytes: AtomicU64,
+    requests: AtomicU64,
+    /// The end of the last read.
+    next: AtomicU64,
+    /// How far read-ahead was asked for.
+    ahead: AtomicU64,
+}
+
+enum State<W: Waiter> {
+    Cold,
+    /// Waits to be filled, or is filled; who waits for it, and until when.
+    Filling(Vec<(W, bool, Instant)>),
+    /// Filled; not to be used by new opens if it is stale.
+    Ready {
+        id: Option<W::Backing>,
+        file: File,
+    },
+}
+
+struct Inode<W: Waiter> {
+    size: u64,
+    state: State<W>,
+    /// The source has changed since the state began.
+    stale: bool,
+    /// It is a container, whose backing is no memory of ours.
+    original: bool,
+    /// Opens that are kept or direct and alive.
+    first: u32,
+    /// Opens that are passed and alive.
+    passed: u32,
+    /// The counters of those that are kept or direct.
+    counters: Vec<u32>,
+    /// What opens that were kept or direct, and have ended, were asked for: bytes altogether, and bytes of kept ones.
+    bytes: u64,
+    kept_bytes: u64,
+    /// The last direct open read in small pieces.
+    small: bool,
+    used: Instant,
+    refused: Option<Instant>,
+}
+
+/// A file to be filled.
+struct Job {
+    ino: Ino,
+    size: u64,
+    spare: Option<File>,
+}
+
+struct Table<W: Waiter> {
+    inodes: HashMap<Ino, Inode<W>>,
+    free: Vec<u32>,
+    jobs: VecDeque<Job>,
+    ended: bool,
+}
+
+/// Every open file.
+pub struct Opens<W: Waiter> {
+    setting: Setting,
+    pool: Option<Pool>,
+    memory: Memory,
+    /// Passing works as far as is known.
+    passing: AtomicBool,
+    /// What the machine has available, looked at once a second.
+    available: AtomicU64,
+    table: Mutex<Table<W>>,
+    wake: Condvar,
+    counters: Box<[Counter]>,
+}
+
+impl<W: Waiter> Opens<W> {
+    /// Nothing is open. Without a pool no tensor is passed; unless `passing`, nothing is.
+    pub fn new(setting: Setting, pool: Option<Pool>, passing: bool) -> Self {
+        let counters: Box<[Counter]> = (0..COUNTERS).map(|_| Counter::default()).collect();
+        let memory = Memory::new();
+        let available = memory.headroom().available;
+        // Number 0 is no counter.
+        let free = (1..COUNTERS as u32).rev().collect();
+        Self {
+            setting,
+            pool,
+            memory,
+            passing: AtomicBool::new(passing),
+            available: AtomicU64::new(available),
+            table: Mutex::new(Table { inodes: HashMap::new(), free, jobs: VecDeque::new(), ended: false }),
+            wake: Condvar::new(),
+            counters,
+        }
+    }
+
+    /// The kernel does not pass opens on.
+    pub fn cannot_pass(&self) {
+        self.passing.store(false, Ordering::Relaxed);
+    }
+
+    fn passes(&self) -> bool {
+        self.passing.load(Ordering::Relaxed)
+    }
+
+    /// The pool, while it is of use.
+    fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref().filter(|_| self.passes())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<W>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers an open, now or when its file is filled.
+    pub fn open(&self, ino: Ino, opened: Opened<'_>, waiter: W) {
+        let Opened { size, unchanged, nature } = opened;
+        match (self.setting, nature) {
+            (Setting::Always, _) | (_, Nature::Text) => return waiter.kept(0, unchanged),
+            (Setting::Never, _) => return waiter.direct(0),
+            (Setting::Auto, Nature::Part) if size < BULK => return waiter.kept(0, unchanged),
+            (Setting::Auto, _) => {}
+        }
+        let mut table = self.table();
+        let table = &mut *table;
+        let inode = table.inodes.entry(ino).or_insert_with(|| Inode::new(size));
+        if inode.passed > 0 {
+            return self.pass(inode, &mut table.free, waiter, unchanged);
+        }
+        let worth = unchanged && self.is_worth_its_memory(inode);
+        match (&mut inode.state, nature) {
+            (State::Ready { .. }, _) if inode.first == 0 && !inode.stale => return self.pass(inode, &mut table.free, waiter, unchanged),
+            (State::Cold, Nature::Whole(file)) if inode.first == 0 && unchanged && self.passes() && inode.refused.is_none() => {
+                if let Ok(file) = file.try_clone() {
+                    inode.state = State::Ready { id: None, file };
+                    inode.original = true;
+                    return self.pass(inode, &mut table.free, waiter, unchanged);
+                }
+            }
+            (State::Filling(waiters), _) if inode.first == 0 && !inode.stale => return waiters.push((waiter, unchanged, Instant::now() + PATIENCE)),
+            (State::Cold, Nature::Part) if worth => {
+                if let Some(spare) = self.make_room(table, ino, size) {
+                    let Some(inode) = table.inodes.get_mut(&ino) else { return waiter.kept(0, unchanged) };
+                    table.jobs.push_back(Job { ino, size, spare });
+                    self.wake.notify_one();
+                    let mut waiters = Vec::new();
+                    if inode.first == 0 {
+                        waiters.push((waiter, unchanged, Instant::now() + PATIENCE));
+                        inode.state = State::Filling(waiters);
+                        return;
+                    }
+                    inode.state = State::Filling(waiters);
+                    return self.first(inode, &mut table.free, waiter, unchanged);
+                }
+                let Some(inode) = table.inodes.get_mut(&ino) else { return waiter.kept(0, unchanged) };
+                inode.refused = Some(Instant::now());
+                return self.first(inode, &mut table.free, waiter, unchanged);
+            }
+            _ => {}
+        }
+        self.first(inode, &mut table.free, waiter, unchanged);
+    }
+
+    /// Whether so much of a file was read that the next reader is served best from memory.
+    fn is_worth_its_memory(&self, inode: &Inode<W>) -> bool {
+        let live: u64 = inode.counters.iter().filter_map(|at| self.counter(*at)).map(|c| c.bytes.load(Ordering::Relaxed)).fold(0, u64::saturating_add);
+        self.pool().is_some()
+            && inode.refused.is_none_or(|since| since.elapsed() > PAUSE)
+            && inode.bytes.saturating_add(live) >= (inode.size / EVIDENCE).max(BULK)
+    }
+
+    /// Makes room in the pool for a file, giving back those that nobody has open, the longest unused first; `None` if that is not enough. One of them may be
+    /// used again.
+    fn make_room(&self, table: &mut Table<W>, ino: Ino, size: u64) -> Option<Option<File>> {
+        let pool = self.pool()?;
+        if size > pool.limit() {
+            return None;
+        }
+        let mut spare: Option<File> = None;
+        loop {
+            let spared = spare.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
+            if pool.has_room(size, spared) {
+                return Some(spare);
+            }
+            let idle = table.inodes.iter_mut().filter(|(other, inode)| **other != ino && inode.is_idle());
+            let (_, oldest) = idle.min_by_key(|(_, inode)| inode.used)?;
+            let file = oldest.evict();
+            spare = spare.or(file.filter(sys::is_only_use));
+        }
+    }
+
+    /// Answers with the way of files that are not passed.
+    fn first(&self, inode: &mut Inode<W>, free: &mut Vec<u32>, waiter: W, unchanged: bool) {
+        let direct = match self.pool() {
+            Some(_) if !inode.original && inode.refused.is_none_or(|since| since.elapsed() > PAUSE) => true,
+            // What the page cache cannot hold, or did not, is not put there.
+            _ => inode.size > self.available.load(Ordering::Relaxed) / 2 || (!inode.small && inode.kept_bytes >= inode.size.saturating_add(inode.size / 2)),
+        };
+        inode.first = inode.first.saturating_add(1);
+        let counter = free.pop().unwrap_or(0);
+        if let Some(counter) = self.counter(counter) {
+            counter.reset();
+        }
+        if counter > 0 {
+            inode.counters.push(counter);
+        }
+        if direct { waiter.direct(handle(Way::Direct, counter)) } else { waiter.kept(handle(Way::Kept, counter), unchanged) }
+    }
+
+    /// Answers by passing the open on; if the kernel takes no backing file, with another way.
+    fn pass(&self, inode: &mut Inode<W>, free: &mut Vec<u32>, waiter: W, unchanged: bool) {
+        if let State::Ready { id, file } = &mut inode.state {
+            let made = match id.take() {
+                Some(id) => Ok(id),
+                None => waiter.back(file),
+            };
+            match made {
+                Ok(backing) => {
+                    inode.passed = inode.passed.saturating_add(1);
+                    inode.used = Instant::now();
+                    return waiter.passed(handle(Way::Passed, 0), id.insert(backing));
+                }
+                Err(e) => {
+                    log::info!("files cannot be passed on: {e}");
+                    // A container's file system may be unfit; our own files are refused only if all are.
+                    if !inode.original || e.raw_os_error() == Some(libc::EPERM) {
+                        self.cannot_pass();
+                    }
+                    inode.refused = Some(Instant::now());
+                }
+            }
+        }
+        inode.state = State::Cold;
+        self.first(inode, free, waiter, unchanged);
+    }
+
+    fn counter(&self, number: u32) -> Option<&Counter> {
+        self.counters.get(number as usize).filter(|_| number > 0)
+    }
+
+    /// Notes a read; gives the part after it for which read-ahead should be asked, if it is one of many in a row.
+    pub fn read(&self, handle: u64, offset: u64, size: u32) -> Option<(u64, u64)> {
+        let counter = self.counter(handle as u32)?;
+        let end = offset.saturating_add(size.into());
+        counter.bytes.fetch_add(size.into(), Ordering::Relaxed);
+        counter.requests.fetch_add(1, Ordering::Relaxed);
+        let last = counter.next.swap(end, Ordering::Relaxed);
+        // The kernel asks for neighbouring parts at once, so they may arrive in another order.
+        if offset > last.saturating_add(AHEAD / 8) || end.saturating_add(AHEAD / 8) < last {
+            counter.ahead.store(end, Ordering::Relaxed);
+            return None;
+        }
+        let ahead = counter.ahead.load(Ordering::Relaxed).max(end);
+        if ahead.saturating_sub(end) > AHEAD / 2 {
+            return None;
+        }
+        let wanted = end.saturating_add(AHEAD);
+        counter.ahead.store(wanted, Ordering::Relaxed);
+        Some((ahead, wanted.saturating_sub(ahead)))
+    }
+
+    /// Notes that an open file was closed for good.
+    pub fn release(&self, ino: Ino, handle: u64) {
+        if handle == 0 {
+            return;
+        }
+        let mut table = self.table();
+        let table = &mut *table;
+        let Some(inode) = table.inodes.get_mut(&ino) else { return };
+        inode.used = Instant::now();
+        if handle >> WAY_SHIFT == Way::Passed as u64 {
+            inode.passed = inode.passed.saturating_sub(1);
+            if inode.passed == 0 && inode.stale {
+                inode.evict();
+            }
+            return;
+        }
+        inode.first = inode.first.saturating_sub(1);
+        let number = handle as u32;
+        let Some(counter) = self.counter(number) else { return };
+        let (bytes, requests) = (counter.bytes.load(Ordering::Relaxed), counter.requests.load(Ordering::Relaxed));
+        inode.bytes = inode.bytes.saturating_add(bytes);
+        if handle >> WAY_SHIFT == Way::Kept as u64 {
+            inode.kept_bytes = inode.kept_bytes.saturating_add(bytes);
+        } else {
+            inode.small = bytes.checked_div(requests).is_some_and(|mean| mean < SMALL_READ);
+            inode.kept_bytes = if inode.small { 0 } else { inode.kept_bytes };
+        }
+        inode.counters.retain(|live| *live != number);
+        table.free.push(number);
+    }
+
+    /// Notes that a file's source has changed: what was filled is not for new readers.
+    pub fn changed(&self, ino: Ino) {
+        if let Some(inode) = self.table().inodes.get_mut(&ino) {
+            inode.stale = !matches!(inode.state, State::Cold);
+            if inode.passed == 0 && matches!(inode.state, State::Ready { .. }) {
+                inode.evict();
+            }
+        }
+    }
+
+    /// Gives back what nobody has used for long, or everything that is unused if memory is short; to be called every second.
+    pub fn tick(&self) {
+        let now = self.memory.headroom();
+        self.available.store(now.available, Ordering::Relaxed);
+        let short = now.is_short();
+        let mut table = self.table();
+        for inode in table.inodes.values_mut().filter(|inode| inode.is_idle()) {
+            if short || inode.used.elapsed() > IDLE {
+                inode.evict();
+            }
+        }
+    }
+
+    /// Answers those who have waited long enough.
+    fn answer_the_impatient(&self) {
+        let now = Instant::now();
+        let mut table = self.table();
+        let Table { inodes, free, .. } = &mut *table;
+        for inode in inodes.values_mut() {
+            let State::Filling(waiters) = &mut inode.state else { continue };
+            let impatient: Vec<_> = waiters.extract_if(.., |(_, _, until)| *until <= now).collect();
+            for (waiter, unchanged, _) in impatient {
+                self.first(inode, free, waiter, unchanged);
+            }
+        }
+    }
+
+    /// Fills files as they are asked for, until [`Opens::end`]. `fill` gives a file's bytes, `is_unchanged` whether they are still right.
+    pub fn fill_files(&self, fill: &FillPart<'_>, is_unchanged: &dyn Fn(Ino) -> bool) {
+        let Some(pool) = &self.pool else { return };
+        loop {
+            let mut table = self.table();
+            let Job { ino, size, spare } = loop {
+                if table.ended {
+                    return;
+                }
+                match table.jobs.pop_front() {
+                    Some(job) => break job,
+                    None => table = self.wake.wait(table).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(table);
+            let started = Instant::now();
+            let part: &Fill<'_> = &|offset, out| fill(ino, offset, out);
+            let filled = pool.filled(size, spare, part, &mut || self.answer_the_impatient());
+            match &filled {
+                Ok(_) => log::debug!("inode {ino}: {size} bytes put into huge pages in {} ms", started.elapsed().as_millis()),
+                Err(e) => log::info!("inode {ino}: cannot be put into huge pages: {e}"),
+            }
+            let right = is_unchanged(ino);
+            self.filled(ino, filled.ok().filter(|_| right));
+        }
+    }
+
+    /// Notes that a file was filled, or could not be, and answers those who wait for it.
+    fn filled(&self, ino: Ino, file: Option<File>) {
+        let mut table = self.table();
+        let Table { inodes, free, .. } = &mut *table;
+        let Some(inode) = inodes.get_mut(&ino) else { return };
+        let State::Filling(waiters) = std::mem::replace(&mut inode.state, State::Cold) else { return };
+        inode.bytes = 0;
+        inode.used = Instant::now();
+        match file {
+            Some(file) if !inode.stale => inode.state = State::Ready { id: None, file },
+            _ => inode.refused = Some(Instant::now()),
+        }
+        inode.stale = false;
+        for (waiter, unchanged, _) in waiters {
+            if inode.first == 0 && matches!(inode.state, State::Ready { .. }) {
+                self.pass(inode, free, waiter, unchanged);
+            } else {
+                self.first(inode, free, waiter, unchanged);
+            }
+        }
+    }
+
+    /// Lets [`Opens::fill_files`] return.
+    pub fn end(&self) {
+        self.table().ended = true;
+        self.wake.notify_all();
+    }
+}
+
+impl<W: Waiter> Inode<W> {
+    fn new(size: u64) -> Self {
+        Self {
+            size,
+            state: State::Cold,
+            stale: false,
+            original: false,
+            first: 0,
+            passed: 0,
+            counters: Vec::new(),
+            bytes: 0,
+            kept_bytes: 0,
+            small: false,
+            used: Instant::now(),
+            refused: None,
+        }
+    }
+
+    /// Whether it holds memory of the pool that nobody has open.
+    fn is_idle(&self) -> bool {
+        !self.original && self.passed == 0 && matches!(self.state, State::Ready { .. })
+    }
+
+    /// Forgets the backing file, which lives on for as long as somebody has it mapped.
+    fn evict(&mut self) -> Option<File> {
+        self.stale = false;
+        match std::mem::replace(&mut self.state, State::Cold) {
+            // The kernel lets go of the file first.
+            State::Ready { id, file } => {
+                drop(id);
+                Some(file)
+            }
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+}
+
+impl Counter {
+    fn reset(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.requests.store(0, Ordering::Relaxed);
+        self.next.store(0, Ordering::Relaxed);
+        self.ahead.store(0, Ordering::Relaxed);
+    }
+}
+
+fn handle(way: Way, counter: u32) -> u64 {
+    (way as u64) << WAY_SHIFT | u64::from(counter)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::pool::Budget;
+
+    /// An answer: the way, the handle, and whether the cache may stay.
+    type Answer = (&'static str, u64, bool);
+
+    struct Caller {
+        tell: Sender<Answer>,
+        backs: bool,
+    }
+
+    impl Waiter for Caller {
+        type Backing = ();
+
+        fn back(&self, _: &File) -> io::Result<()> {
+            if self.backs { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
+        }
+
+        fn kept(self, handle: u64, unchanged: bool) {
+            self.tell.send(("kept", handle, unchanged)).unwrap();
+        }
+
+        fn direct(self, handle: u64) {
+            self.tell.send(("direct", handle, true)).unwrap();
+        }
+
+        fn passed(self, handle: u64, (): &()) {
+            self.tell.send(("passed", handle, true)).unwrap();
+        }
+    }
+
+    struct Bench {
+        opens: Opens<Caller>,
+        tell: Sender<Answer>,
+        told: Receiver<Answer>,
+        backs: bool,
+    }
+
+    impl Bench {
+        fn new(setting: Setting, pool: Option<Pool>) -> Self {
+            let (tell, told) = channel();
+            Self { opens: Opens::new(setting, pool, true), tell, told, backs: true }
+        }
+
+        fn ask(&self, ino: Ino, opened: Opened<'_>) {
+            self.opens.open(ino, opened, Caller { tell: self.tell.clone(), backs: self.backs });
+        }
+
+        fn open(&self, ino: Ino, size: u64, nature: Nature<'_>) -> Answer {
+            self.ask(ino, Opened { unchanged: true, size, nature });
+            self.told.recv_timeout(Duration::from_secs(20)).unwrap()
+        }
+
+        /// Opens a tensor, reads all of it in parts of this size, and closes it.
+        fn pass_over(&self, ino: Ino, size: u64, part: u32) -> &'static str {
+            let (way, handle, _) = self.open(ino, size, Nature::Part);
+            (0..size).step_by(part as usize).for_each(|at| _ = self.opens.read(handle, at, part));
+            self.opens.release(ino, handle);
+            way
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_user_may_fix_the_way() {
+        for (setting, way) in [(Setting::Always, "kept"), (Setting::Never, "direct")] {
+            let bench = Bench::new(setting, None);
+            let file = File::open("/proc/self/exe").unwrap();
+            for nature in [Nature::Part, Nature::Whole(&file)] {
+                assert_eq!(bench.open(7, 100 * MIB, nature), (way, 0, true));
+                assert_eq!(bench.open(8, 1, nature), (way, 0, true));
+            }
+            assert_eq!(bench.open(9, 0, Nature::Text), ("kept", 0, true));
+        }
+    }
+
+    #[test]
+    fn without_a_pool_files_are_kept_until_the_cache_is_seen_not_to_hold_them() {
+        let bench = Bench::new(Setting::Auto, None);
+        bench.opens.available.store(1000 * MIB, Ordering::Relaxed);
+        assert_eq!(bench.open(1, 1, Nature::Part), ("kept", 0, true));
+        assert_eq!(bench.pass_over(2, 100 * MIB, 128 << 10), "kept");
+        // Asked for only half of it again: it was in the cache.
+        let (_, handle, _) = bench.open(2, 100 * MIB, Nature::Part);
+        (0..40).for_each(|n| _ = bench.opens.read(handle, n * MIB, 1 << 20));
+        bench.opens.release(2, handle);
+        assert_eq!(bench.pass_over(2, 100 * MIB, 128 << 10), "kept");
+        // By now it was read more than one and a half times.
+        assert_eq!(bench.pass_over(2, 100 * MIB, 1 << 20), "direct");
+        assert_eq!(bench.pass_over(2, 100 * MIB, 10 << 10), "direct");
+        assert_eq!(bench.pass_over(2, 100 * MIB, 10 << 10), "kept", "small reads suit the cache better");
+        assert_eq!(bench.pass_over(3, 600 * MIB, 1 << 20), "direct", "it would take more than half of what is free");
+    }
+
+    #[test]
+    fn a_whole_container_is_passed_unless_the_kernel_says_no() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let mut bench = Bench::new(Setting::Auto, None);
+        let whole = Nature::Whole(&file);
+        let (way, handle, _) = bench.open(5, 10, whole);
+        assert_eq!((way, bench.open(5, 10, whole).0), ("passed", "passed"));
+        bench.opens.release(5, handle);
+        bench.backs = false;
+        assert_eq!(bench.open(5, 10, whole).0, "passed", "its backing is known already");
+        assert_eq!(bench.open(6, 10, whole).0, "kept");
+        bench.backs = true;
+        assert_eq!(bench.open(8, 10, whole).0, "kept", "a user who may not is not asked again");
+        let bench = Bench::new(Setting::Auto, None);
+        bench.ask(5, Opened { unchanged: false, size: 10, nature: whole });
+        let (way, _, unchanged) = bench.told.recv().unwrap();
+        assert_eq!((way, unchanged), ("kept", false));
+    }
+
+    /// A bench with a pool, or a word that there is none here.
+    fn with_pool(budget: u64, test: impl FnOnce(&Bench)) {
+        let pool = match Pool::new(Budget::Bytes(budget)) {
+            Ok(pool) => pool,
+            Err(e) => return eprintln!("skipped: no tmpfs of huge pages here ({e})"),
+        };
+        let bench = Bench::new(Setting::Auto, Some(pool));
+        let fill = |ino, offset: u64, out: &mut [u8]| match ino {
+            666 => Err(io::Error::other("damaged")),
+            _ => {
+                out.fill((offset >> 20) as u8);
+                Ok(())
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| bench.opens.fill_files(&fill, &|ino| ino != 999));
+            // The scope waits for the thread, also if the test fails.
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&bench)));
+            bench.opens.end();
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    }
+
+    #[test]
+    fn what_was_read_in_bulk_and_is_opened_again_is_passed() {
+        with_pool(64 * MIB, |bench| {
+            assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "direct");
+            assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "passed");
+            // A glance is no evidence.
+            for _ in 0..50 {
+                let (way, handle, _) = bench.open(2, 20 * MIB, Nature::Part);
+                assert_eq!(way, "direct");
+                bench.opens.read(handle, 0, 4096);
+                bench.opens.release(2, handle);
+            }
+            assert_eq!(bench.pass_over(3, 3 * MIB, 1 << 20), "kept", "small files always are");
+        });
+    }
+
+    #[test]
+    fn nobody_is_passed_while_another_is_not() {
+        with_pool(64 * MIB, |bench| {
+            let (_, first, _) = bench.open(1, 20 * MIB, Nature::Part);
+            (0..20).for_each(|n| _ = bench.opens.read(first, n * MIB, 1 << 20));
+            // It is filled now, but the first open is still alive.
+            let (way, second, _) = bench.open(1, 20 * MIB, Nature::Part);
+            assert_eq!(way, "direct");
+            let ready = || matches!(bench.opens.table().inodes.get(&1).unwrap().state, State::Ready { .. });
+            while !ready() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (way, third, _) = bench.open(1, 20 * MIB, Nature::Part);
+            assert_eq!(way, "direct");
+            [first, second, third].into_iter().for_each(|handle| bench.opens.release(1, handle));
+            let (way, passed, _) = bench.open(1, 20 * MIB, Nature::Part);
+            assert_eq!(way, "passed");
+            // A change is for new readers, not for those that read a whole copy.
+            bench.opens.changed(1);
+            assert_eq!(bench.open(1, 20 * MIB, Nature::Part).0, "passed");
+            bench.opens.release(1, passed);
+            bench.opens.release(1, passed);
+            bench.ask(1, Opened { unchanged: false, size: 20 * MIB, nature: Nature::Part });
+            assert_eq!(bench.told.recv().unwrap().0, "direct");
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_filled_is_served_all_the_same() {
+        with_pool(32 * MIB, |bench| {
+            for ino in [666, 999] {
+                assert_eq!(bench.pass_over(ino, 8 * MIB, 1 << 20), "direct");
+                assert_eq!(bench.pass_over(ino, 8 * MIB, 1 << 20), "kept", "{ino}");
+            }
+            // Too large for the budget.
+            assert_eq!(bench.pass_over(1, 40 * MIB, 1 << 20), "direct");
+            assert_eq!(bench.pass_over(1, 40 * MIB, 1 << 20), "kept");
+            // The budget holds three of these; those that nobody has open make room.
+            let passes = |ino| (bench.pass_over(ino, 10 * MIB, 1 << 20), bench.pass_over(ino, 10 * MIB, 1 << 20));
+            for ino in 10..20 {
+                assert_eq!(passes(ino), ("direct", "passed"), "{ino}");
+            }
+            let handles: Vec<u64> = (17..20).map(|ino| bench.open(ino, 10 * MIB, Nature::Part).1).collect();
+            assert_eq!(passes(20), ("direct", "kept"), "all of it is in use");
+            (17..20).zip(handles).for_each(|(ino, handle)| bench.opens.release(ino, handle));
+        });
+    }
+
+    #[test]
+    fn read_ahead_follows_those_who_read_in_order() {
+        let bench = Bench::new(Setting::Auto, None);
+        let (_, handle, _) = bench.open(1, 100 * MIB, Nature::Part);
+        let part = 512 << 10;
+        let asked: Vec<_> = (0..40).filter_map(|n| bench.opens.read(handle, n * part, part as u32)).collect();
+        assert_eq!(asked[0], (part, AHEAD));
+        assert!(asked.len() < 8, "not at every read: {asked:?}");
+        for (one, next) in asked.iter().zip(&asked[1..]) {
+            assert_eq!(one.0 + one.1, next.0, "no gap, nothing twice");
+        }
+        let jumps = [90, 3, 50, 20, 70].map(|at| bench.opens.read(handle, at * MIB, 4096));
+        assert_eq!(jumps, [None; 5]);
+        assert_eq!(bench.opens.read(0, 0, 4096), None);
+    }
+}
