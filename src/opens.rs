@@ -7,7 +7,9 @@
 //! | passed | the kernel reads another file in place of this one and does not ask | `source/`; tensors in huge pages |
 //!
 //! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is first read directly. What was read in bulk
-//! and is opened again is worth its memory: it is put into a [`Pool`] file, and passed from then on. So one pass over a model puts nothing there.
+//! and is opened again is worth its memory: it is put into a [`Pool`] file, and passed from then on. When the readers of a mount are seen to read tensors
+//! whole, one after the other, the next ones are put there when they are first opened, at most a few at a time; one of every few is read directly, to see
+//! whether that is still so. A search that glances at each file finds none of them filled.
 //!
 //! The kernel refuses an open that does not fit those that are alive: none may be passed while another of the same inode is kept or direct, and the
 //! other way round. Each open and release is counted here for that; the kernel leaves a way before it tells of the release, so the count errs on the safe side.
@@ -66,6 +68,14 @@ const SMALL_READ: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// A file that nobody has open is given back after this.
 const IDLE: Duration = Duration::from_secs(300);
+/// So long if it was filled for a first reader, and not opened again.
+const IDLE_ONCE: Duration = Duration::from_secs(20);
+/// Files that were filled for a first reader, and that nobody has open, are used again for the next beyond this number.
+const ONCE: usize = 2;
+/// Files above this size are not filled for a first reader, who would wait too long: most of them take a few ten milliseconds. In bytes.
+const LARGEST_ONCE: u64 = 256 << 20;
+/// One of so many first opens is read directly, to see how tensors are read.
+const SAMPLE: u32 = 8;
 /// After a file could not be filled it is not tried again for so long.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How many open files are observed; more are served as well.
@@ -124,6 +134,21 @@ struct Inode<W: Waiter> {
     small: bool,
     used: Instant,
     refused: Option<Instant>,
+    /// It was filled for a first reader and not opened again since that one closed it.
+    once: bool,
+    /// Its last passed open has ended.
+    left: bool,
+}
+
+/// How the tensors of a mount are read.
+#[derive(Default)]
+struct Habit {
+    /// The last one that was observed was read whole.
+    bulk: bool,
+    /// The one that is observed.
+    sample: Option<Ino>,
+    /// First opens since it was chosen.
+    since: u32,
 }
 
 /// A file to be filled.
@@ -137,6 +162,7 @@ struct Table<W: Waiter> {
     inodes: HashMap<Ino, Inode<W>>,
     free: Vec<u32>,
     jobs: VecDeque<Job>,
+    habit: Habit,
     ended: bool,
 }
 
@@ -168,7 +194,7 @@ impl<W: Waiter> Opens<W> {
             memory,
             passing: AtomicBool::new(passing),
             available: AtomicU64::new(available),
-            table: Mutex::new(Table { inodes: HashMap::new(), free, jobs: VecDeque::new(), ended: false }),
+            table: Mutex::new(Table { inodes: HashMap::new(), free, jobs: VecDeque::new(), habit: Habit::default(), ended: false }),
             wake: Condvar::new(),
             counters,
         }
@@ -203,6 +229,9 @@ impl<W: Waiter> Opens<W> {
         }
         let mut table = self.table();
         let table = &mut *table;
+        let is_new = !table.inodes.contains_key(&ino);
+        let is_candidate = is_new && unchanged && matches!(nature, Nature::Part) && self.pool().is_some();
+        let eager = is_candidate && self.is_to_be_filled_at_once(table, ino) && size <= LARGEST_ONCE;
         let inode = table.inodes.entry(ino).or_insert_with(|| Inode::new(size));
         if inode.passed > 0 {
             return self.pass(inode, &mut table.free, waiter, unchanged);
@@ -218,9 +247,10 @@ impl<W: Waiter> Opens<W> {
                 }
             }
             (State::Filling(waiters), _) if inode.first == 0 && !inode.stale => return waiters.push((waiter, unchanged, Instant::now() + PATIENCE)),
-            (State::Cold, Nature::Part) if worth => {
-                if let Some(spare) = self.make_room(table, ino, size) {
+            (State::Cold, Nature::Part) if worth || eager => {
+                if let Some(spare) = self.make_room(table, ino, size, eager) {
                     let Some(inode) = table.inodes.get_mut(&ino) else { return waiter.kept(0, unchanged) };
+                    (inode.once, inode.left) = (eager, false);
                     table.jobs.push_back(Job { ino, size, spare });
                     self.wake.notify_one();
                     let mut waiters = Vec::new();
@@ -233,7 +263,7 @@ impl<W: Waiter> Opens<W> {
                     return self.first(inode, &mut table.free, waiter, unchanged);
                 }
                 let Some(inode) = table.inodes.get_mut(&ino) else { return waiter.kept(0, unchanged) };
-                inode.refused = Some(Instant::now());
+                inode.refused = worth.then(Instant::now);
                 return self.first(inode, &mut table.free, waiter, unchanged);
             }
             _ => {}
@@ -243,20 +273,50 @@ impl<W: Waiter> Opens<W> {
 
     /// Whether so much of a file was read that the next reader is served best from memory.
     fn is_worth_its_memory(&self, inode: &Inode<W>) -> bool {
-        let live: u64 = inode.counters.iter().filter_map(|at| self.counter(*at)).map(|c| c.bytes.load(Ordering::Relaxed)).fold(0, u64::saturating_add);
-        self.pool().is_some()
-            && inode.refused.is_none_or(|since| since.elapsed() > PAUSE)
-            && inode.bytes.saturating_add(live) >= (inode.size / EVIDENCE).max(BULK)
+        self.pool().is_some() && inode.refused.is_none_or(|since| since.elapsed() > PAUSE) && self.read_of(inode) >= (inode.size / EVIDENCE).max(BULK)
+    }
+
+    /// How much was read of a file by opens that were not passed, in bytes.
+    fn read_of(&self, inode: &Inode<W>) -> u64 {
+        let live = inode.counters.iter().filter_map(|at| self.counter(*at)).map(|c| c.bytes.load(Ordering::Relaxed));
+        live.fold(inode.bytes, u64::saturating_add)
+    }
+
+    /// Whether a tensor that is opened for the first time will most likely be read whole. Notes it as the next to be observed where that is not known.
+    fn is_to_be_filled_at_once(&self, table: &mut Table<W>, ino: Ino) -> bool {
+        let Table { inodes, habit, .. } = table;
+        if let Some(inode) = habit.sample.and_then(|sample| inodes.get(&sample)) {
+            let whole = self.read_of(inode) >= inode.size / 2;
+            // One that is still open may be read yet.
+            if whole || inode.first == 0 {
+                habit.bulk = whole;
+                habit.sample = None;
+            }
+        }
+        habit.since = habit.since.saturating_add(1);
+        if habit.sample.is_none() && (!habit.bulk || habit.since >= SAMPLE) {
+            (habit.sample, habit.since) = (Some(ino), 0);
+            return false;
+        }
+        habit.bulk
     }
 
     /// Makes room in the pool for a file, giving back those that nobody has open, the longest unused first; `None` if that is not enough. One of them may be
-    /// used again.
-    fn make_room(&self, table: &mut Table<W>, ino: Ino, size: u64) -> Option<Option<File>> {
+    /// used again, and is if the file is filled for a first reader and some were so before.
+    fn make_room(&self, table: &mut Table<W>, ino: Ino, size: u64, once: bool) -> Option<Option<File>> {
         let pool = self.pool()?;
         if size > pool.limit() {
             return None;
         }
         let mut spare: Option<File> = None;
+        if once {
+            let mut idle: Vec<_> = table.inodes.values_mut().filter(|inode| inode.once && inode.is_idle()).collect();
+            idle.sort_by_key(|inode| inode.used);
+            let surplus = idle.len().saturating_sub(ONCE);
+            for inode in idle.into_iter().take(surplus) {
+                spare = inode.evict().filter(sys::is_only_use).or(spare);
+            }
+        }
         loop {
             let spared = spare.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
             if pool.has_room(size, spared) {
@@ -296,6 +356,8 @@ impl<W: Waiter> Opens<W> {
             };
             match made {
                 Ok(backing) => {
+                    // Opened again after its first reader has gone: it is there to stay.
+                    inode.once &= !inode.left;
                     inode.passed = inode.passed.saturating_add(1);
                     inode.used = Instant::now();
                     return waiter.passed(handle(Way::Passed, 0), id.insert(backing));
@@ -322,7 +384,7 @@ impl<W: Waiter> Opens<W> {
     pub fn read(&self, handle: u64, offset: u64, size: u32) -> Option<(u64, u64)> {
         let counter = self.counter(handle as u32)?;
         let end = offset.saturating_add(size.into());
-        counter.bytes.fetch_add(size.into(), Ordering::Relaxed);
+        let before = counter.bytes.fetch_add(size.into(), Ordering::Relaxed);
         counter.requests.fetch_add(1, Ordering::Relaxed);
         let last = counter.next.swap(end, Ordering::Relaxed);
         // The kernel asks for neighbouring parts at once, so they may arrive in another order.
@@ -331,7 +393,8 @@ impl<W: Waiter> Opens<W> {
             return None;
         }
         let ahead = counter.ahead.load(Ordering::Relaxed).max(end);
-        if ahead.saturating_sub(end) > AHEAD / 2 {
+        // Whoever glances at a file has not read so much of it.
+        if before < AHEAD / 8 || ahead.saturating_sub(end) > AHEAD / 2 {
             return None;
         }
         let wanted = end.saturating_add(AHEAD);
@@ -350,6 +413,7 @@ impl<W: Waiter> Opens<W> {
         inode.used = Instant::now();
         if handle >> WAY_SHIFT == Way::Passed as u64 {
             inode.passed = inode.passed.saturating_sub(1);
+            inode.left = inode.passed == 0;
             if inode.passed == 0 && inode.stale {
                 inode.evict();
             }
@@ -387,7 +451,7 @@ impl<W: Waiter> Opens<W> {
         let short = now.is_short();
         let mut table = self.table();
         for inode in table.inodes.values_mut().filter(|inode| inode.is_idle()) {
-            if short || inode.used.elapsed() > IDLE {
+            if short || inode.used.elapsed() > if inode.once { IDLE_ONCE } else { IDLE } {
                 inode.evict();
             }
         }
@@ -478,6 +542,8 @@ impl<W: Waiter> Inode<W> {
             small: false,
             used: Instant::now(),
             refused: None,
+            once: false,
+            left: false,
         }
     }
 
@@ -676,6 +742,25 @@ mod tests {
     }
 
     #[test]
+    fn readers_who_read_everything_find_it_filled_and_those_who_glance_do_not() {
+        with_pool(64 * MIB, |bench| {
+            let ways: Vec<_> = (10..30).map(|ino| bench.pass_over(ino, 8 * MIB, 1 << 20)).collect();
+            let direct = ways.iter().filter(|way| **way == "direct").count();
+            assert!(ways[0] == "direct" && (2..=3).contains(&direct), "the first and one in eight: {ways:?}");
+            let held = || bench.opens.table().inodes.values().filter(|inode| inode.is_idle()).count();
+            assert!(held() <= ONCE + 1, "{} files are held", held());
+            let glance = |ino| {
+                let (way, handle, _) = bench.open(ino, 8 * MIB, Nature::Part);
+                bench.opens.read(handle, 0, 4096);
+                bench.opens.release(ino, handle);
+                way
+            };
+            let ways: Vec<_> = (100..200).map(glance).collect();
+            assert!(ways[SAMPLE as usize + 1..].iter().all(|way| *way == "direct"), "{ways:?}");
+        });
+    }
+
+    #[test]
     fn nobody_is_passed_while_another_is_not() {
         with_pool(64 * MIB, |bench| {
             let (_, first, _) = bench.open(1, 20 * MIB, Nature::Part);
@@ -706,14 +791,19 @@ mod tests {
     fn what_cannot_be_filled_is_served_all_the_same() {
         with_pool(32 * MIB, |bench| {
             for ino in [666, 999] {
+                bench.opens.table().habit = Habit::default();
                 assert_eq!(bench.pass_over(ino, 8 * MIB, 1 << 20), "direct");
                 assert_eq!(bench.pass_over(ino, 8 * MIB, 1 << 20), "kept", "{ino}");
             }
             // Too large for the budget.
+            bench.opens.table().habit = Habit::default();
             assert_eq!(bench.pass_over(1, 40 * MIB, 1 << 20), "direct");
             assert_eq!(bench.pass_over(1, 40 * MIB, 1 << 20), "kept");
             // The budget holds three of these; those that nobody has open make room.
-            let passes = |ino| (bench.pass_over(ino, 10 * MIB, 1 << 20), bench.pass_over(ino, 10 * MIB, 1 << 20));
+            let passes = |ino| {
+                bench.opens.table().habit = Habit::default();
+                (bench.pass_over(ino, 10 * MIB, 1 << 20), bench.pass_over(ino, 10 * MIB, 1 << 20))
+            };
             for ino in 10..20 {
                 assert_eq!(passes(ino), ("direct", "passed"), "{ino}");
             }
@@ -729,7 +819,7 @@ mod tests {
         let (_, handle, _) = bench.open(1, 100 * MIB, Nature::Part);
         let part = 512 << 10;
         let asked: Vec<_> = (0..40).filter_map(|n| bench.opens.read(handle, n * part, part as u32)).collect();
-        assert_eq!(asked[0], (part, AHEAD));
+        assert_eq!(asked[0], (3 * part, AHEAD), "after the first megabyte");
         assert!(asked.len() < 8, "not at every read: {asked:?}");
         for (one, next) in asked.iter().zip(&asked[1..]) {
             assert_eq!(one.0 + one.1, next.0, "no gap, nothing twice");

@@ -72,16 +72,19 @@ fn has_pool(mounted: &Mounted) -> bool {
 }
 
 #[test]
-fn a_tensor_that_is_read_again_is_served_from_memory_and_one_that_is_glanced_at_is_not() {
+fn tensors_that_are_read_whole_are_served_from_memory_and_glances_fill_nothing() {
     if !fuse_is_here() {
         return;
     }
-    let mounted = mounted(&[20 * MIB, 9 * MIB + 6, MIB, 40 * MIB], F16, &[]);
+    let mounted = mounted(&[20 * MIB, 9 * MIB + 6, MIB, 300 * MIB], F16, &[]);
     let paths: Vec<PathBuf> = ["raw/t0.f16", "as/raw-f32/t1.f32", "raw/t2.f16"].iter().map(|path| mounted.path(path)).collect();
     let first: Vec<Vec<u8>> = paths.iter().map(|path| read(path)).collect();
     assert!(is_ramp(&first[0], 0) && is_ramp(&first[2], 2));
     assert_eq!(first[1].len() as u64, 2 * (9 * MIB + 6));
-    assert_eq!(filled(&mounted), Vec::<String>::new(), "one pass over a model keeps nothing");
+    let inode = |path: &PathBuf| fs::metadata(path).unwrap().ino().to_string();
+    if is_root() && has_pool(&mounted) {
+        assert_eq!(filled(&mounted), [inode(&paths[1])], "the first was read whole, so the second was filled at once");
+    }
     for _ in 0..3 {
         for (path, first) in paths.iter().zip(&first) {
             assert!(read(path) == *first, "{}", path.display());
@@ -89,14 +92,14 @@ fn a_tensor_that_is_read_again_is_served_from_memory_and_one_that_is_glanced_at_
             assert!(Mapping::new(&file, libc::PROT_READ, libc::MAP_SHARED).unwrap().bytes() == first, "{}", path.display());
         }
     }
-    // Glances, also at what was never read.
+    // Glances at what was never read.
     for _ in 0..5 {
         let mut start = [0; 100];
         File::open(mounted.path("raw/t3.f16")).unwrap().read_exact(&mut start).unwrap();
         assert!(is_ramp(&start, 3));
     }
     if is_root() && has_pool(&mounted) {
-        let mut inodes: Vec<String> = paths[..2].iter().map(|path| fs::metadata(path).unwrap().ino().to_string()).collect();
+        let mut inodes: Vec<String> = paths[..2].iter().map(inode).collect();
         let mut done = filled(&mounted);
         inodes.sort();
         done.sort();
