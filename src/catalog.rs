@@ -163,7 +163,13 @@ impl Catalog {
 
     /// The containers among the sources, with their numbers.
     pub fn containers(&self) -> impl Iterator<Item = (SourceId, &Arc<Source>)> {
-        (0u32..).zip(&self.sources).filter(|(id, source)| !self.asides.contains(id) && !source.is_member())
+        self.containers_from(0)
+    }
+
+    /// The same from a number on.
+    pub(crate) fn containers_from(&self, first: SourceId) -> impl Iterator<Item = (SourceId, &Arc<Source>)> {
+        let sources = self.sources.get(first as usize..).unwrap_or_default();
+        (first..).zip(sources).filter(|(id, source)| self.asides.binary_search(id).is_err() && !source.is_member())
     }
 
     /// Adds an issue that was found beside the container, in its folder.

@@ -1,23 +1,27 @@
 //! The commands that need no mount: `ls`, `cat`, `export` and `check`, over the same file system as the mount.
 
+mod check;
+mod export;
+mod pieces;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
 
-use indicatif::{ProgressBar, ProgressStyle};
-use mount_tensors::catalog::{Catalog, Tensor};
-use mount_tensors::content::Content;
-use mount_tensors::dtype::Endian;
+use mount_tensors::catalog::Tensor;
 use mount_tensors::error::{Error, Result, printable, quoted};
 use mount_tensors::fs::{Attr, Bytes, Fs, Ino, Scratch};
 use mount_tensors::tree::{Set, View};
 use serde_json::json;
 
-use crate::cli::{CatArgs, CheckArgs, ExportArgs, LsArgs, open_fs};
+use crate::cli::{CatArgs, LsArgs, open_fs};
 use crate::text;
+
+pub(crate) use check::check;
+pub(crate) use export::export;
 
 /// Bytes asked for at a time.
 const STEP: u32 = 1 << 20;
@@ -53,18 +57,19 @@ fn missing(path: &OsString) -> Error {
     Error::unsupported(format!("there is no file, folder or tensor {} in it", quoted(path.as_bytes()))).hint("ls SOURCE lists what there is")
 }
 
-/// Calls `each` with every part of a file; it gets bytes that only system calls may touch.
-fn stream(fs: &Fs, attr: Attr, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
-    let mut offset = 0;
-    while offset < attr.size {
+/// Calls `each` with the bytes of a range of a file, in order; it gets bytes that only system calls may touch.
+fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut offset = range.start;
+    while offset < range.end {
+        let step = u32::try_from(range.end - offset).unwrap_or(STEP).min(STEP);
         let bytes =
-            fs.read(attr.ino, offset, STEP, scratch).map_err(|_| io::Error::other("its bytes cannot be read (the file was cut, rewritten, or is damaged)"))?;
+            fs.read(attr.ino, offset, step, scratch).map_err(|_| io::Error::other("its bytes cannot be read (the file was cut, rewritten, or is damaged)"))?;
         let slice = match &bytes {
             Bytes::Mapped(view) => view.for_the_kernel(),
             Bytes::Copied(bytes) => bytes,
         };
         if slice.is_empty() {
-            break;
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         offset += slice.len() as u64;
         each(slice)?;
@@ -175,161 +180,5 @@ pub(crate) fn cat(args: &CatArgs) -> Result<u8> {
         return text::print(&fs, attr, output()?);
     }
     let mut out = output()?;
-    written(stream(&fs, attr, &mut Scratch::default(), &mut |bytes| out.write_all(bytes)))
-}
-
-/// `export`: files and folders to a destination.
-pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
-    let fs = open_fs(&args.source)?;
-    let Some((destination, paths)) = args.paths.split_last() else { return Ok(2) };
-    let destination = Path::new(destination);
-    let into_folder = destination.is_dir() || paths.len() > 1;
-    let mut jobs: Vec<(Attr, PathBuf)> = Vec::new();
-    let mut targets = std::collections::HashSet::new();
-    for path in paths {
-        let ino = fs.resolve(path.as_bytes()).map_err(|_| missing_in(&fs, path))?;
-        let attr = fs.attr(ino).map_err(|_| missing(path))?;
-        let name = path.as_bytes().split(|b| *b == b'/').rfind(|part| !part.is_empty() && *part != b".");
-        let target = match name {
-            Some(name) if into_folder => destination.join(OsString::from_vec(name.to_vec())),
-            _ => destination.to_path_buf(),
-        };
-        if !targets.insert(target.clone()) {
-            let what = format!("two of the paths would be written to {}", quoted(target.as_os_str().as_bytes()));
-            return Err(Error::unsupported(what).hint("export them to folders of their own"));
-        }
-        collect(&fs, attr, target, &mut jobs)?;
-    }
-    if paths.len() > 1 {
-        make_folder(destination)?;
-    }
-    let total = jobs.iter().filter(|(attr, _)| !attr.folder).map(|(attr, _)| attr.size).fold(0, u64::saturating_add);
-    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
-    if let Ok(style) = ProgressStyle::with_template("{wide_msg} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
-        bar.set_style(style);
-    }
-    let mut scratch = Scratch::default();
-    for (attr, target) in &jobs {
-        if attr.folder {
-            make_folder(target)?;
-            continue;
-        }
-        bar.set_message(printable(&target.to_string_lossy()));
-        copy(&fs, *attr, target, &mut scratch, &bar)?;
-    }
-    bar.finish_and_clear();
-    Ok(0)
-}
-
-/// Lists a file, or a folder and everything in it, for copying.
-fn collect(fs: &Fs, attr: Attr, target: PathBuf, jobs: &mut Vec<(Attr, PathBuf)>) -> Result<()> {
-    let mut pending = vec![(attr, target)];
-    while let Some((attr, target)) = pending.pop() {
-        if attr.folder {
-            pending.extend(entries(fs, attr.ino)?.into_iter().map(|(name, attr)| (attr, target.join(OsString::from_vec(name)))));
-        }
-        jobs.push((attr, target));
-    }
-    Ok(())
-}
-
-fn make_folder(path: &Path) -> Result<()> {
-    match std::fs::create_dir(path) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        other => other.map_err(|e| Error::io("cannot create the folder", e).in_file(path)),
-    }
-}
-
-fn copy(fs: &Fs, attr: Attr, target: &Path, scratch: &mut Scratch, bar: &ProgressBar) -> Result<()> {
-    // What was there before stays there when the copy fails; a half-written file of ours does not.
-    let (created, file) = match File::options().write(true).create_new(true).open(target) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => (false, File::options().write(true).truncate(true).open(target)),
-        other => (true, other),
-    };
-    let mut file = file.map_err(|e| Error::io("cannot create", e).in_file(target))?;
-    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-    let done = stream(fs, attr, scratch, &mut |bytes| {
-        file.write_all(bytes)?;
-        bar.inc(bytes.len() as u64);
-        Ok(())
-    });
-    match done.and_then(|()| if is_file { file.set_modified(attr.modified) } else { Ok(()) }) {
-        Ok(()) => Ok(()),
-        Err(e) => {
-            if created {
-                let _ = std::fs::remove_file(target);
-            }
-            Err(Error::io("cannot copy", e).in_file(target))
-        }
-    }
-}
-
-/// `check`: reads everything and tells what is wrong.
-pub(crate) fn check(args: &CheckArgs) -> Result<u8> {
-    let mut out = output()?;
-    let mut issues = 0u64;
-    for source in &args.sources {
-        let fs = match open_fs(source) {
-            Ok(fs) => fs,
-            Err(e) => {
-                issues += 1;
-                let _ = writeln!(out, "{e}");
-                continue;
-            }
-        };
-        for set in fs.tree().sets() {
-            let catalog = set.catalog();
-            for issue in catalog.issues() {
-                issues += 1;
-                let _ = writeln!(out, "{}: {}: {}", printable(&issue.place), printable(&issue.what), printable(&issue.done));
-            }
-            let mut scratch = Scratch::default();
-            for tensor in catalog.tensors() {
-                if let Err(e) = check_tensor(catalog, tensor, &mut scratch, &mut out) {
-                    issues += 1;
-                    let _ = writeln!(out, "tensor {}: {e}", quoted(tensor.name()));
-                }
-            }
-            let bytes = catalog.containers().map(|(_, s)| s.len()).fold(0, u64::saturating_add);
-            let path = catalog.containers().next().map_or_else(|| source.to_string_lossy().into_owned(), |(_, s)| s.path().to_string_lossy().into_owned());
-            let _ = writeln!(out, "{}: {} tensors, {bytes} bytes", printable(&path), catalog.len());
-        }
-    }
-    written(writeln!(out, "{issues} issues"))?;
-    Ok(u8::from(issues > 0))
-}
-
-/// Reads a tensor to its end and counts the finite values that f16 would make infinite.
-fn check_tensor(catalog: &Catalog, tensor: Tensor<'_>, scratch: &mut Scratch, out: &mut File) -> io::Result<()> {
-    // Doubles are judged as they are: rounding them to single precision first would hide some and make up others.
-    let double = tensor.scheme().is_none() && tensor.dtype().to_string() == "f64";
-    let wide = Content::new(View::RawF32, tensor).filter(|_| !double);
-    let decoded = wide.is_some();
-    let Some(content) = wide.or_else(|| Content::new(View::Raw, tensor)) else { return Ok(()) };
-    let (mut at, mut overflows, mut largest) = (0, 0u64, 0f64);
-    let mut judge = |value: f64| {
-        // The smallest value that rounds to infinity in half precision is 65520.
-        if value.is_finite() && value.abs() >= 65520.0 {
-            overflows += 1;
-            largest = largest.max(value.abs());
-        }
-    };
-    while at < content.len() {
-        let bytes = content.read_copied(catalog.sources(), at, u64::from(STEP), scratch)?;
-        if bytes.is_empty() {
-            break;
-        }
-        at += bytes.len() as u64;
-        if double {
-            let big = tensor.endian() == Endian::Big;
-            bytes.as_chunks().0.iter().for_each(|b| judge(if big { f64::from_be_bytes(*b) } else { f64::from_le_bytes(*b) }));
-        } else if decoded {
-            bytes.as_chunks().0.iter().for_each(|b| judge(f32::from_le_bytes(*b).into()));
-        }
-    }
-    if overflows > 0 {
-        // A note that nobody reads is no fault of the tensor.
-        let _ = writeln!(out, "note: tensor {}: {overflows} finite values become infinite in f16, the largest is {largest:e}", quoted(tensor.name()));
-    }
-    Ok(())
+    written(stream(&fs, attr, 0..attr.size, &mut Scratch::default(), &mut |bytes| out.write_all(bytes)))
 }

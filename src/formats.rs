@@ -21,6 +21,7 @@ mod zip;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::catalog::{Builder, Catalog};
@@ -94,6 +95,7 @@ impl Head<'_> {
 /// One container being opened: its main file and the way to the files beside it.
 pub struct Opening {
     main: Arc<Source>,
+    indexes: Rc<hf_index::Indexes>,
 }
 
 impl Opening {
@@ -139,11 +141,15 @@ impl Opening {
         if self.main.path() == path { Ok(Arc::clone(&self.main)) } else { Source::open(&path) }
     }
 
+    /// The main file's folder.
+    fn folder(&self) -> &Path {
+        let folder = self.main.path().parent().unwrap_or(Path::new(""));
+        if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+    }
+
     /// Names of the files in the main file's folder, sorted; empty if the folder cannot be read.
     pub fn neighbours(&self) -> Vec<Vec<u8>> {
-        let folder = self.main.path().parent().unwrap_or(Path::new(""));
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+        let Ok(entries) = std::fs::read_dir(self.folder()) else { return Vec::new() };
         let mut names: Vec<Vec<u8>> = entries.take(crate::limits::FOLDER_FILES).filter_map(|entry| Some(entry.ok()?.file_name().into_vec())).collect();
         names.sort_unstable();
         names
@@ -165,9 +171,14 @@ fn recognise(source: &Source) -> Result<&'static Format> {
 /// # Errors
 /// The file is of no known format, its header cannot be read to its end, or nothing of it is left to serve.
 pub fn open_container(source: &Arc<Source>) -> Result<Catalog> {
+    open_among(source, &Rc::default())
+}
+
+/// The same for one of many containers; what was read of the files beside one is not read again for the next.
+fn open_among(source: &Arc<Source>, indexes: &Rc<hf_index::Indexes>) -> Result<Catalog> {
     let format = recognise(source)?;
     let mut builder = Builder::new(format.name);
-    let mut opening = Opening { main: Arc::clone(source) };
+    let mut opening = Opening { main: Arc::clone(source), indexes: Rc::clone(indexes) };
     (format.open)(&mut opening, &mut builder)
         .and_then(|()| schemes::apply(&opening, &mut builder))
         .and_then(|()| builder.finish())

@@ -3,6 +3,7 @@
 //! It names neither a container format nor a FUSE library, so that the mount, the listing commands and the tests use the same code.
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::catalog::Tensor;
@@ -93,12 +94,14 @@ pub struct Listed<'a> {
 /// The file system.
 pub struct Fs {
     tree: Tree,
+    /// Counted when they are first asked for: nothing changes.
+    totals: OnceLock<Totals>,
 }
 
 impl Fs {
     /// Builds it from sources.
     pub fn new(branches: Vec<Branch>, views: Views) -> Self {
-        Self { tree: Tree::new(branches, views) }
+        Self { tree: Tree::new(branches, views), totals: OnceLock::new() }
     }
 
     /// The tree behind it.
@@ -342,8 +345,10 @@ impl Fs {
 
     /// Sizes of the whole.
     pub fn totals(&self) -> Totals {
-        let containers = self.tree.sets().iter().flat_map(|set| set.catalog().containers());
-        Totals { bytes: containers.map(|(_, source)| source.len()).fold(0, u64::saturating_add), files: self.tree.count() }
+        *self.totals.get_or_init(|| {
+            let containers = self.tree.sets().iter().flat_map(|set| set.catalog().containers());
+            Totals { bytes: containers.map(|(_, source)| source.len()).fold(0, u64::saturating_add), files: self.tree.count() }
+        })
     }
 
     /// What has become of each source.

@@ -231,6 +231,46 @@ fn export_copies_bytes_and_times() {
     assert!(code == 1 && errors.contains("no/such/folder"), "{errors}");
 }
 
+/// Large files are written in pieces by several threads: each byte in its place, and in order where there is no other way.
+#[test]
+fn export_writes_large_files_in_pieces() {
+    let bytes: Vec<u8> = (0..20_000_004u32).map(|i| (i % 251) as u8).collect();
+    let source = Source::new("F32", "[5000001]", &bytes);
+    let path = source.path();
+    let folder = source.folder.path();
+    let export = |file: &str, to: &Path| good(&[OsStr::new("export"), path.as_os_str(), OsStr::new(file), to.as_os_str()]);
+    export("raw", &folder.join("raw"));
+    assert!(std::fs::read(folder.join("raw/t.f32")).unwrap() == bytes);
+    export("as/f16", &folder.join("f16"));
+    assert!(std::fs::read(folder.join("f16/t.npy")).unwrap() == good(&[OsStr::new("cat"), path.as_os_str(), OsStr::new("as/f16/t.npy")]));
+    // What was longer before is as long as the file afterwards.
+    std::fs::write(folder.join("longer"), vec![1; 21_000_000]).unwrap();
+    export("raw/t.f32", &folder.join("longer"));
+    assert!(std::fs::read(folder.join("longer")).unwrap() == bytes);
+    let fifo = folder.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || std::fs::read(fifo).unwrap()
+    });
+    export("raw/t.f32", &fifo);
+    assert!(reader.join().unwrap() == bytes);
+}
+
+#[test]
+fn an_export_that_fails_leaves_no_half_written_file() {
+    let out = tempfile::tempdir().unwrap();
+    let before = out.path().join("a.npy");
+    let export = || failure(&[OsStr::new("export"), OsStr::new("fixtures/npz/degraded/wrong_crc.npz"), OsStr::new("npy/a.npy"), before.as_os_str()]);
+    let (code, errors) = export();
+    assert!(code == 1 && errors.contains("a.npy: cannot copy"), "{errors}");
+    assert!(!before.exists());
+    // One that was there before is not removed.
+    std::fs::write(&before, b"x").unwrap();
+    export();
+    assert!(before.exists());
+}
+
 #[test]
 fn check_tells_by_its_exit_code() {
     let check = |paths: &[&str]| {
@@ -247,6 +287,13 @@ fn check_tells_by_its_exit_code() {
     assert!(code == 1 && said.contains("tensor \"a\""), "only reading finds it: {said}");
     let (code, said) = check(&["fixtures/gguf/bad/version_4.gguf", TINY]);
     assert!(code == 1 && said.contains("version 4") && said.contains("12 tensors"), "the others are checked all the same: {said}");
+    // Several threads read, but what they find is told in the order of the file.
+    for _ in 0..5 {
+        assert_eq!(
+            check(&["fixtures/npz/degraded/wrong_crc.npz", "fixtures/gguf/degraded/overlap.gguf"]).1,
+            check(&["fixtures/npz/degraded/wrong_crc.npz", "fixtures/gguf/degraded/overlap.gguf"]).1
+        );
+    }
 }
 
 #[test]

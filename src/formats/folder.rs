@@ -6,9 +6,10 @@
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
-use super::{open_container, recognise};
+use super::{open_among, open_container, recognise};
 use crate::catalog::{Catalog, Issue, Section};
 use crate::error::{Error, Result};
 use crate::limits;
@@ -95,11 +96,12 @@ fn open_folder(folder: &Path) -> Result<Collection> {
     files.sort_by(|a, b| (a.container != Some(true)).cmp(&(b.container != Some(true))).then_with(|| a.relative.cmp(&b.relative)));
     let mut opened: Vec<(PathBuf, bool, Catalog)> = Vec::new();
     let mut claimed: HashSet<(u64, u64)> = HashSet::new();
+    let indexes = Rc::default();
     for file in files.iter().filter(|f| f.container.is_some()) {
         if file.source.identity().is_some_and(|identity| claimed.contains(&identity)) {
             continue;
         }
-        match open_container(&file.source) {
+        match open_among(&file.source, &indexes) {
             Ok(catalog) => {
                 claimed.extend(catalog.sources().iter().filter_map(|s| s.identity()));
                 opened.push((file.relative.clone(), file.container == Some(true), catalog));
@@ -256,16 +258,17 @@ fn add_sides(top: &mut Catalog, files: &[Found], claimed: &HashSet<(u64, u64)>) 
         b"added_tokens.json",
         b"chat_template.jinja",
     ];
+    let mut shown: HashSet<Vec<u8>> = top.sides().iter().map(|side| side.name.clone()).collect();
     for file in files {
         let name = file.relative.as_os_str().as_bytes();
         let is_data = file.container.is_none() && file.source.identity().is_some_and(|identity| claimed.contains(&identity));
         let is_weights = file.container == Some(false) || is_data;
-        let shown = top.sides().iter().any(|side| side.name == name);
-        if is_weights || shown || name.contains(&b'/') || file.source.len() > limits::SIDE_FILE_BYTES {
+        if is_weights || shown.contains(name) || name.contains(&b'/') || file.source.len() > limits::SIDE_FILE_BYTES {
             continue;
         }
         let tokenizer = TOKENIZER.contains(&name) || name.starts_with(b"chat_template");
         let section = if tokenizer { Section::Tokenizer } else { Section::Config };
+        shown.insert(name.to_vec());
         top.add_side(section, name.to_vec(), Arc::clone(&file.source));
     }
 }

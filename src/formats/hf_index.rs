@@ -2,7 +2,10 @@
 //!
 //! `{"metadata": {...}, "weight_map": {TENSOR: SHARD}}`. The shards' own headers are the truth; the index only orders them and settles names that occur twice.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -97,20 +100,30 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
 }
 
 /// The index beside a container that lists it as one of its shards.
-pub(super) fn index_of(opening: &Opening) -> Option<Index> {
+pub(super) fn index_of(opening: &Opening) -> Option<Rc<Index>> {
     let own = opening.file_name();
-    indexes(opening).find(|index| index.weight_map.iter().any(|(_, shard)| shard.as_bytes() == own))
+    indexes(opening).iter().find(|index| index.weight_map.iter().any(|(_, shard)| shard.as_bytes() == own)).cloned()
 }
 
 /// Whether an index beside a container names a shard that is `wanted`.
 pub(super) fn any_index_names(opening: &Opening, wanted: &dyn Fn(&str) -> bool) -> bool {
-    indexes(opening).any(|index| index.shards().into_iter().any(wanted))
+    indexes(opening).iter().any(|index| index.shards().into_iter().any(wanted))
 }
 
+/// The shard indexes in each folder: where many containers of a folder are opened, they are read once.
+#[derive(Default)]
+pub(super) struct Indexes(RefCell<HashMap<PathBuf, Rc<[Rc<Index>]>>>);
+
 /// Every shard index in a container's folder.
-fn indexes(opening: &Opening) -> impl Iterator<Item = Index> {
+fn indexes(opening: &Opening) -> Rc<[Rc<Index>]> {
+    let known = &opening.indexes.0;
+    if let Some(indexes) = known.borrow().get(opening.folder()) {
+        return Rc::clone(indexes);
+    }
     let names = opening.neighbours().into_iter().filter(|name| name.ends_with(b".index.json"));
-    names.filter_map(|name| opening.sibling(&name).and_then(Index::open).ok())
+    let indexes: Rc<[Rc<Index>]> = names.filter_map(|name| opening.sibling(&name).and_then(Index::open).ok().map(Rc::new)).collect();
+    known.borrow_mut().insert(opening.folder().to_path_buf(), Rc::clone(&indexes));
+    indexes
 }
 
 /// Opens every shard that an index names.

@@ -115,7 +115,8 @@ pub(super) fn sums_len(set: &Set) -> u64 {
 
 /// SHA256SUMS, one container at a time, computed when it is first read.
 pub(super) fn sums(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io::Result<bool> {
-    let Some((id, source)) = set.catalog().containers().nth(usize::try_from(cursor.item).unwrap_or(usize::MAX)) else { return Ok(false) };
+    let first = u32::try_from(cursor.item).unwrap_or(u32::MAX);
+    let Some((id, source)) = set.catalog().containers_from(first).next() else { return Ok(false) };
     let sum = match set.sum(id).get() {
         Some(sum) => sum.clone(),
         None => {
@@ -124,7 +125,7 @@ pub(super) fn sums(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io::Res
         }
     };
     out.extend(sum_line(set, id, &sum));
-    cursor.item += 1;
+    cursor.item = u64::from(id) + 1;
     Ok(true)
 }
 

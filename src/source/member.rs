@@ -1,13 +1,16 @@
 //! Compressed zip members that read like files.
 //!
-//! A member is decompressed as far as it is read, in order, into an unlinked temporary file; every later read at any offset is a pread of that file. The
-//! files of all members together stay under a budget of bytes and of open files: the one used longest ago is dropped and made again when it is needed.
+//! A member is decompressed as far as it is read, in order, into an unlinked temporary file; every later read at any offset is a pread of that file. One
+//! thread decompresses, straight into the buffer of the read it is for where that read goes on from there; readers of what there is already do not wait for
+//! it, and those of what comes next wait no longer than until it is there. The files of all members together stay under a budget of bytes and of open
+//! files: the one used longest ago is dropped and made again when it is needed.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use super::{Health, Source};
 
@@ -28,6 +31,8 @@ const BUDGET: u64 = 4 << 30;
 const FILES: u64 = 128;
 /// How much is decompressed at a time, in bytes.
 const STEP: usize = 256 << 10;
+/// A read that wants no less than this of what comes next has it decompressed into its own buffer; smaller ones are read ahead of, in bytes.
+const DIRECT: usize = 64 << 10;
 
 /// A compressed run of bytes in another source.
 pub struct Member {
@@ -37,24 +42,39 @@ pub struct Member {
     len: u64,
     crc: u32,
     method: Compression,
-    work: Arc<Mutex<Work>>,
+    work: Arc<Work>,
 }
 
-/// What has been decompressed so far.
+/// What has been decompressed so far. The lock is never held while something is decompressed.
 #[derive(Default)]
 struct Work {
-    file: Option<File>,
-    decoder: Option<Box<dyn Read + Send>>,
+    state: Mutex<State>,
+    /// Told when there is more, and when the thread that decompresses has stopped.
+    advanced: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    file: Option<Arc<File>>,
+    /// Where decompression goes on; a thread that decompresses has it.
+    decoder: Option<Decoder>,
+    inflating: bool,
     done: u64,
-    crc: flate2::Crc,
-    broken: bool,
+    /// What is wrong with the member, once that is known.
+    broken: Option<String>,
     used: u64,
     /// Whether it is among the holders.
     listed: bool,
 }
 
+/// A member's bytes in order, and their sum.
+struct Decoder {
+    stream: Box<dyn Read + Send>,
+    crc: flate2::Crc,
+}
+
 /// Every member that holds a temporary file, for the budget.
-static HOLDERS: Mutex<Vec<Weak<Mutex<Work>>>> = Mutex::new(Vec::new());
+static HOLDERS: Mutex<Vec<Weak<Work>>> = Mutex::new(Vec::new());
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 /// Bytes in all temporary files.
 static HELD: AtomicU64 = AtomicU64::new(0);
@@ -66,6 +86,12 @@ fn over_budget() -> bool {
 }
 
 impl Work {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
     /// Gives the temporary file back.
     fn release(&mut self) {
         if self.file.take().is_some() {
@@ -76,9 +102,22 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for State {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+/// The one thread that decompresses a member. If it panics, the member begins anew with the next read.
+struct Inflating<'a>(&'a Work);
+
+impl Drop for Inflating<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.inflating = false;
+        state.release();
+        drop(state);
+        self.0.advanced.notify_all();
     }
 }
 
@@ -98,7 +137,7 @@ impl Member {
     /// # Errors
     /// The compressed bytes cannot be read or are damaged.
     pub fn head(&self, out: &mut [u8]) -> io::Result<usize> {
-        let mut decoder = self.decoder()?;
+        let mut decoder = self.stream()?;
         let mut done: usize = 0;
         // Never asked for more than the member has: an LZMA stream may end without saying so.
         let declared = usize::try_from(self.len).unwrap_or(usize::MAX).min(out.len());
@@ -116,65 +155,124 @@ impl Member {
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(out.len() as u64).filter(|end| *end <= self.len);
         let end = end.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the member ends before these bytes"))?;
-        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        work.used = CLOCK.fetch_add(1, Ordering::Relaxed);
-        if work.broken {
-            return Err(damaged("the compressed member is damaged"));
+        if out.is_empty() {
+            return Ok(());
         }
-        if work.file.is_none() {
-            work.decoder = Some(self.decoder()?);
-            work.file = Some(temporary_file()?);
-            work.crc = flate2::Crc::new();
-            OPEN.fetch_add(1, Ordering::Relaxed);
-            if !std::mem::replace(&mut work.listed, true) {
-                remember(&self.work);
+        let mut state = self.work.state();
+        state.used = CLOCK.fetch_add(1, Ordering::Relaxed);
+        loop {
+            if let Some(what) = &state.broken {
+                return Err(damaged(what));
+            }
+            match &state.file {
+                Some(file) if state.done >= end => {
+                    let file = Arc::clone(file);
+                    drop(state);
+                    file.read_exact_at(out, offset)?;
+                    break;
+                }
+                _ if state.inflating => state = self.work.advanced.wait(state).unwrap_or_else(PoisonError::into_inner),
+                _ => {
+                    self.advance(state, offset, out)?;
+                    break;
+                }
             }
         }
-        if work.done < end {
-            if self.parent.health() == Health::Rewritten {
-                return Err(damaged("the container was rewritten"));
-            }
-            let advanced = self.advance(&mut work, end);
-            if let Err(e) = advanced {
-                // What is wrong with the member stays wrong; a full disk may have room again.
-                work.broken = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof);
-                work.release();
-                log::error!("{}: compressed member at offset {}: {e}", self.parent.path().display(), self.offset);
-                return Err(e);
-            }
-        }
-        let Work { file: Some(file), .. } = &*work else { return Err(damaged("no temporary file")) };
-        file.read_exact_at(out, offset)?;
-        drop(work);
         if over_budget() {
             keep_budget();
         }
         Ok(())
     }
 
-    fn advance(&self, work: &mut Work, end: u64) -> io::Result<()> {
-        let mut step = vec![0; usize::try_from(self.len.saturating_sub(work.done)).unwrap_or(STEP).min(STEP)];
-        let (Some(file), Some(decoder)) = (&mut work.file, &mut work.decoder) else { return Err(damaged("no decoder")) };
-        while work.done < end {
-            let wanted = usize::try_from(self.len.saturating_sub(work.done)).unwrap_or(STEP).min(STEP);
-            let part = step.get_mut(..wanted).ok_or_else(|| damaged("step"))?;
-            let n = decoder.read(part)?;
-            let part = part.get(..n).filter(|part| !part.is_empty()).ok_or_else(|| damaged("it ends before its declared size"))?;
-            work.crc.update(part);
-            file.write_all(part)?;
-            work.done = work.done.saturating_add(n as u64);
-            HELD.fetch_add(n as u64, Ordering::Relaxed);
-        }
-        if work.done == self.len {
-            work.decoder = None;
-            if work.crc.sum() != self.crc {
-                return Err(damaged("its CRC-32 does not match"));
+    /// Decompresses up to the end of `out` and fills it with the bytes at `offset`; nobody else is decompressing.
+    fn advance(&self, mut state: MutexGuard<'_, State>, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let decoder = state.decoder.take();
+        let (file, mut decoder) = match (&state.file, decoder) {
+            (Some(file), Some(decoder)) => (Arc::clone(file), decoder),
+            _ => {
+                state.release();
+                let decoder = Decoder { stream: self.stream()?, crc: flate2::Crc::new() };
+                let file = Arc::new(temporary_file()?);
+                state.file = Some(Arc::clone(&file));
+                OPEN.fetch_add(1, Ordering::Relaxed);
+                if !std::mem::replace(&mut state.listed, true) {
+                    remember(&self.work);
+                }
+                (file, decoder)
             }
+        };
+        let start = state.done;
+        state.inflating = true;
+        drop(state);
+        let inflating = Inflating(&self.work);
+        let inflated = self.inflate(&file, &mut decoder, start, offset, out);
+        // It did not panic. From here on another thread may decompress.
+        std::mem::forget(inflating);
+        let mut state = self.work.state();
+        match &inflated {
+            Ok(()) => state.decoder = (state.done < self.len).then_some(decoder),
+            Err(e) => {
+                // What is wrong with the member stays wrong; a full disk may have room again.
+                if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof) {
+                    state.broken = Some(e.to_string());
+                }
+                state.release();
+                log::error!("{}: compressed member at offset {}: {e}", self.parent.path().display(), self.offset);
+            }
+        }
+        state.inflating = false;
+        drop(state);
+        self.work.advanced.notify_all();
+        inflated
+    }
+
+    /// Decompresses from `done` to the end of `out` and fills it with the bytes at `offset`, those before `done` from the file.
+    fn inflate(&self, file: &File, decoder: &mut Decoder, mut done: u64, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.parent.health() == Health::Rewritten {
+            return Err(damaged("the container was rewritten"));
+        }
+        let before = usize::try_from(done.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
+        let (before, mut out) = out.split_at_mut(before);
+        file.read_exact_at(before, offset)?;
+        let mut step = Vec::new();
+        while !out.is_empty() {
+            let left = usize::try_from(self.len.saturating_sub(done)).unwrap_or(usize::MAX);
+            let filled;
+            if offset <= done && (out.len() >= DIRECT || out.len() == left) {
+                let part = out.split_at_mut(out.len().min(STEP)).0;
+                filled = self.step(file, decoder, done, part)?;
+                done = done.saturating_add(filled as u64);
+            } else {
+                step.resize(left.min(STEP), 0);
+                let n = self.step(file, decoder, done, &mut step)?;
+                let skip = usize::try_from(offset.saturating_sub(done)).unwrap_or(usize::MAX);
+                let part = step.get(skip..n).unwrap_or_default();
+                filled = part.len().min(out.len());
+                out.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+                done = done.saturating_add(n as u64);
+            }
+            out = out.split_at_mut(filled).1;
         }
         Ok(())
     }
 
-    fn decoder(&self) -> io::Result<Box<dyn Read + Send>> {
+    /// Decompresses the next bytes after the first `done` ones, some or all of `part`, into it and into the file, and tells those who wait for them.
+    fn step(&self, file: &File, decoder: &mut Decoder, done: u64, part: &mut [u8]) -> io::Result<usize> {
+        let n = decoder.stream.read(part)?;
+        let part = part.get(..n).filter(|part| !part.is_empty()).ok_or_else(|| damaged("it ends before its declared size"))?;
+        decoder.crc.update(part);
+        file.write_all_at(part, done)?;
+        let done = done.saturating_add(n as u64);
+        if done == self.len && decoder.crc.sum() != self.crc {
+            return Err(damaged("its CRC-32 does not match"));
+        }
+        HELD.fetch_add(n as u64, Ordering::Relaxed);
+        self.work.state().done = done;
+        self.work.advanced.notify_all();
+        Ok(n)
+    }
+
+    fn stream(&self) -> io::Result<Box<dyn Read + Send>> {
         let input = BufReader::with_capacity(64 << 10, Compressed { parent: Arc::clone(&self.parent), at: self.offset, left: self.compressed });
         Ok(match self.method {
             Compression::Deflate => Box::new(flate2::bufread::DeflateDecoder::new(input)),
@@ -225,11 +323,39 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// An unlinked file in the temporary folder (TMPDIR), or in memory where that folder cannot be written.
+/// An unlinked file in the temporary folder (TMPDIR), or in memory where that folder cannot be written at all.
 fn temporary_file() -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let unnamed = File::options().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(std::env::temp_dir());
-    unnamed.or_else(|_| memory_file())
+    temporary_file_in(&std::env::temp_dir())
+}
+
+fn temporary_file_in(folder: &Path) -> io::Result<File> {
+    static TOLD: Once = Once::new();
+    let unnamed = File::options().read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(folder);
+    let file = match unnamed {
+        // The file system or the kernel knows no files without a name.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => unlinked_file(folder),
+        other => other,
+    };
+    match file {
+        // A disk that is full, or too many open files, is no reason to fill the memory.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EROFS | libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::EPERM)) => {
+            TOLD.call_once(|| log::warn!("{}: cannot be written ({e}), compressed members are kept in memory instead", folder.display()));
+            memory_file()
+        }
+        other => other,
+    }
+}
+
+/// A file that loses its name as soon as it has been made.
+fn unlinked_file(folder: &Path) -> io::Result<File> {
+    for _ in 0..100 {
+        let path = folder.join(format!(".mount-tensors-{}-{}", std::process::id(), CLOCK.fetch_add(1, Ordering::Relaxed)));
+        match File::options().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return other.and_then(|file| std::fs::remove_file(path).map(|()| file)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 #[expect(unsafe_code, reason = "memfd_create has no safe wrapper in std")]
@@ -245,7 +371,7 @@ fn memory_file() -> io::Result<File> {
 }
 
 /// Enters a member that has made its temporary file.
-fn remember(work: &Arc<Mutex<Work>>) {
+fn remember(work: &Arc<Work>) {
     let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     if holders.len() == holders.capacity() {
         holders.retain(|holder| holder.strong_count() > 0);
@@ -258,7 +384,7 @@ fn keep_budget() {
     let mut candidates = Vec::new();
     HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|holder| {
         let Some(work) = holder.upgrade() else { return false };
-        let Ok(mut state) = work.try_lock() else { return true };
+        let Ok(mut state) = work.state.try_lock() else { return true };
         let (holds, used) = (state.file.is_some(), state.used);
         state.listed = holds;
         drop(state);
@@ -273,7 +399,9 @@ fn keep_budget() {
         if !over_budget() {
             break;
         }
-        if let Ok(mut state) = work.try_lock() {
+        if let Ok(mut state) = work.state.try_lock()
+            && !state.inflating
+        {
             state.release();
         }
     }
@@ -283,6 +411,7 @@ fn keep_budget() {
 mod tests {
     #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+    use std::io::Write;
     use std::time::UNIX_EPOCH;
 
     use super::*;
@@ -407,10 +536,67 @@ mod tests {
         }
     }
 
+    /// What was decompressed once is there for everybody while another reader waits for the far end.
+    #[test]
+    fn a_reader_of_the_start_does_not_wait_for_the_end() {
+        use std::sync::mpsc;
+
+        /// A decoder that gives a step's worth whenever it is told to.
+        struct Slow(mpsc::Receiver<()>);
+        impl Read for Slow {
+            fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+                self.0.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
+                out.fill(7);
+                Ok(out.len())
+            }
+        }
+
+        let (go, wait) = mpsc::channel();
+        let len = 4 * STEP as u64;
+        let member = member(&[], len, 0, Compression::Deflate);
+        {
+            let mut state = member.work.state();
+            state.file = Some(Arc::new(temporary_file().unwrap()));
+            OPEN.fetch_add(1, Ordering::Relaxed);
+            state.decoder = Some(Decoder { stream: Box::new(Slow(wait)), crc: flate2::Crc::new() });
+        }
+        std::thread::scope(|scope| {
+            let far = scope.spawn(|| member.read_at(len - 10, &mut [0; 10]));
+            go.send(()).unwrap();
+            // The first step comes, although the far reader holds the decoder and waits for three more; then it is read again and again.
+            for _ in 0..3 {
+                let mut out = [0; 100];
+                member.read_at(STEP as u64 - 100, &mut out).unwrap();
+                assert_eq!(out, [7; 100]);
+            }
+            assert!(!far.is_finished());
+            (0..3).for_each(|_| go.send(()).unwrap());
+            assert_eq!(far.join().unwrap().unwrap_err().to_string(), "its CRC-32 does not match");
+        });
+        // Everybody is told the same.
+        assert_eq!(member.read_at(0, &mut [0]).unwrap_err().to_string(), "its CRC-32 does not match");
+    }
+
+    #[test]
+    fn memory_holds_members_only_where_no_file_can() {
+        let name = |file: &File| {
+            use std::os::fd::AsRawFd;
+            std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap().to_string_lossy().into_owned()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        assert!(name(&temporary_file_in(folder.path()).unwrap()).starts_with(folder.path().to_str().unwrap()));
+        assert!(name(&temporary_file_in(&folder.path().join("none")).unwrap()).contains("memfd"));
+        let unlinked = unlinked_file(folder.path()).unwrap();
+        unlinked.write_all_at(b"x", 0).unwrap();
+        assert!(name(&unlinked).contains("(deleted)"));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn many_threads_read_one_member() {
         let plain = ramp(2_000_000);
-        let source = source(member(&deflated(&plain), 2_000_000, crc(&plain), Compression::Deflate));
+        let packed = deflated(&plain);
+        let source = source(member(&packed, 2_000_000, crc(&plain), Compression::Deflate));
         std::thread::scope(|scope| {
             for thread in 0..4_usize {
                 let (source, plain) = (&source, &plain);
@@ -424,5 +610,23 @@ mod tests {
                 });
             }
         });
+        // In turn and in order, as a kernel reads ahead: whoever stops decompressing is followed at once.
+        for len in [1000, 70_000] {
+            for _ in 0..20 {
+                let source = self::source(member(&packed, 2_000_000, crc(&plain), Compression::Deflate));
+                std::thread::scope(|scope| {
+                    for thread in 0..4_usize {
+                        let (source, plain) = (&source, &plain);
+                        scope.spawn(move || {
+                            for part in plain.chunks(len).enumerate().skip(thread).step_by(4) {
+                                let mut out = vec![0; part.1.len()];
+                                source.read_at((part.0 * len) as u64, &mut out).unwrap();
+                                assert!(out == part.1);
+                            }
+                        });
+                    }
+                });
+            }
+        }
     }
 }

@@ -167,7 +167,7 @@ mod tests {
         symlink(outside.path().join("secret"), at("cache/snapshots/1/out")).unwrap();
         symlink(outside.path(), at("cache/snapshots/1/folder")).unwrap();
         let main = Source::open(&at("cache/snapshots/1/model.onnx")).unwrap();
-        let opening = Opening { main };
+        let opening = Opening { main, indexes: std::rc::Rc::default() };
         for good in ["model.onnx_data", "./model.onnx_data", "sub/w", "model.onnx"] {
             assert!(open(&opening, good.as_bytes()).is_ok(), "{good}");
         }
