@@ -292,6 +292,17 @@ impl<'a> Tensor<'a> {
         }
     }
 
+    /// Bytes of one row (the last dimension), where rows are whole bytes.
+    pub fn row_bytes(self) -> Option<u64> {
+        let (elements, bytes) = self.dtype().block()?;
+        let row = *self.stored_shape().unwrap_or(self.shape()).last()?;
+        let size = row.checked_mul(bytes)?;
+        if self.order() != Order::C || size.checked_rem(elements)? != 0 {
+            return None;
+        }
+        size.checked_div(elements)
+    }
+
     /// How its logical values are computed from several tensors, if they are.
     pub fn scheme(self) -> Option<&'a Arc<Scheme>> {
         self.row.scheme.as_ref()

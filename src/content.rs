@@ -4,17 +4,18 @@
 //! mapping itself; everything else goes through the reader's own [`Scratch`]: header bytes are copied, stored bytes are read with pread, and exactly the
 //! blocks that cover the wanted elements are decoded and trimmed at both ends.
 
+pub mod npy;
+
 use std::io;
 use std::sync::Arc;
 
-use crate::catalog::{Data, Order, Tensor};
+use crate::catalog::{Catalog, Data, Order, Tensor};
 use crate::dtype::DType;
 use crate::quant::{self, Codec, Kind, narrow};
 use crate::reader::Endian;
 use crate::recipe::{Elements, Inputs, Scheme, Values};
-use crate::render::{npy, row_bytes};
 use crate::source::{self, Extent, Health, Source, SourceId};
-use crate::tree::{Set, View};
+use crate::view::{View, canonical};
 
 /// What decoded elements are written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +112,8 @@ const STEP: usize = 8192;
 const VALUES_STEP: u64 = 256 << 10;
 
 /// Whether a tensor's file in a view is served from the mapping (behind its header, if it has one).
-pub(crate) fn is_zero_copy(set: &Set, view: View, tensor: Tensor<'_>) -> bool {
-    let mapped = set.catalog().source(tensor.source()).is_some_and(|s| !s.is_member());
+pub(crate) fn is_zero_copy(catalog: &Catalog, view: View, tensor: Tensor<'_>) -> bool {
+    let mapped = catalog.source(tensor.source()).is_some_and(|s| !s.is_member());
     mapped && matches!(body(view, tensor), Some(Body::Stored(_)))
 }
 
@@ -148,7 +149,7 @@ pub fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
         (View::Raw, _) => tensor.stored_shape().unwrap_or(tensor.shape()).to_vec(),
         (View::Bits, DType::Coded(codec)) if codec.elements > 1 => {
             let stored = tensor.stored_shape().unwrap_or(tensor.shape());
-            match (stored.split_last(), row_bytes(tensor)) {
+            match (stored.split_last(), tensor.row_bytes()) {
                 (Some((_, outer)), Some(bytes)) => outer.iter().copied().chain([bytes]).collect(),
                 _ => vec![tensor.bytes().unwrap_or(0)],
             }
@@ -171,7 +172,7 @@ fn body(view: View, tensor: Tensor<'_>) -> Option<Body> {
         };
         Some(Body::Decoded(Decoded { blocks, codec, swap: tensor.endian() == Endian::Big, elements, out }))
     };
-    let view = crate::tree::canonical(view, tensor);
+    let view = canonical(view, tensor);
     if tensor.is_opaque() && !matches!(view, View::Raw | View::Bits) {
         return None;
     }

@@ -3,13 +3,14 @@
 //! It names neither a container format nor a FUSE library, so that the mount, the listing commands and the tests use the same code.
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use crate::catalog::Tensor;
 use crate::content::Content;
-use crate::render::{self, Index, tensors};
+use crate::render::{Index, tensors};
 use crate::source::Health;
-use crate::tree::{Branch, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
+use crate::tree::{Branch, Document, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
 
 pub use crate::content::{Bytes, Scratch};
 pub use crate::tree::Ino;
@@ -78,12 +79,16 @@ pub struct Listed<'a> {
 /// The file system.
 pub struct Fs {
     tree: Tree,
+    /// Where each document's text stands, made when its size is first asked for; by the document's number.
+    indexes: Vec<OnceLock<Index>>,
 }
 
 impl Fs {
     /// Builds it from sources.
     pub fn new(branches: Vec<Branch>, views: Views) -> Self {
-        Self { tree: Tree::new(branches, views) }
+        let tree = Tree::new(branches, views);
+        let indexes = (0..tree.documents()).map(|_| OnceLock::new()).collect();
+        Self { tree, indexes }
     }
 
     /// The tree behind it.
@@ -130,7 +135,7 @@ impl Fs {
                 let modified = match file.what {
                     What::Source(id) => set.catalog().source(id).map_or(set.modified(), |s| s.modified()),
                     What::Stored(extent) => set.catalog().source(extent.source()).map_or(set.modified(), |s| s.modified()),
-                    What::Document(_) => set.modified(),
+                    What::Document(..) => set.modified(),
                 };
                 (self.file_size(file)?, 1, modified)
             }
@@ -150,7 +155,9 @@ impl Fs {
     /// There is no such inode.
     pub fn attr_so_far(&self, ino: Ino) -> Result<(Attr, bool), Errno> {
         match self.node(ino)? {
-            Node::File(file @ File { what: What::Document(_), .. }) if file.index.get().is_none() => {
+            Node::File(file @ File { what: What::Document(number, _), .. })
+                if self.indexes.get(*number as usize).is_some_and(|index| index.get().is_none()) =>
+            {
                 let modified = self.set(file)?.modified();
                 Ok((Attr { ino, size: 0, folder: false, links: 1, modified }, false))
             }
@@ -167,16 +174,17 @@ impl Fs {
         match file.what {
             What::Stored(extent) => Ok(extent.len()),
             What::Source(id) => Ok(set.catalog().source(id).ok_or(Errno::NotFound)?.len()),
-            What::Document(document) => Ok(self.index(file, set, document)?.len()),
+            What::Document(number, document) => Ok(self.index(number, set, document)?.len()),
         }
     }
 
-    fn index<'a>(&self, file: &'a File, set: &Set, document: render::Document) -> Result<&'a Index, Errno> {
-        if let Some(index) = file.index.get() {
+    fn index(&self, number: u32, set: &Set, document: Document) -> Result<&Index, Errno> {
+        let slot = self.indexes.get(number as usize).ok_or(Errno::NotFound)?;
+        if let Some(index) = slot.get() {
             return Ok(index);
         }
         let index = Index::new(set, document).map_err(|e| failed("rendering", &e))?;
-        Ok(file.index.get_or_init(|| index))
+        Ok(slot.get_or_init(|| index))
     }
 
     /// Calls `each` with the entries of a folder from position `start` on until it says false.
@@ -204,14 +212,14 @@ impl Fs {
                 What::Source(id) => self.set(file)?.catalog().source(id),
                 What::Stored(extent) => self.set(file)?.catalog().source(extent.source()),
                 // Values and sums are read from the files; the other documents were read when they were opened.
-                What::Document(render::Document::Key(_) | render::Document::Text(_) | render::Document::Metadata | render::Document::Sums) => {
+                What::Document(_, Document::Key(_) | Document::Text(_) | Document::Metadata | Document::Sums) => {
                     let mut sources = self.set(file)?.catalog().containers().map(|(_, source)| source.health());
                     return match sources.find(|health| *health != Health::Same) {
                         Some(Health::Rewritten) => Err(Errno::Io),
                         changed => Ok(Opened { unchanged: changed.is_none() }),
                     };
                 }
-                What::Document(_) => None,
+                What::Document(..) => None,
             },
             Node::TensorFile(set, _, tensor) => set.catalog().tensor(tensor).and_then(|t| set.catalog().source(t.source())),
         };
@@ -236,8 +244,8 @@ impl Fs {
             Node::File(file) => {
                 let set = self.set(file)?;
                 match file.what {
-                    What::Document(document) => {
-                        let index = self.index(file, set, document)?;
+                    What::Document(number, document) => {
+                        let index = self.index(number, set, document)?;
                         let out = scratch.start();
                         index.read(set, document, offset, size, out).map_err(|e| failed("rendering", &e))?;
                         return Ok(Bytes::Copied(scratch.bytes()));

@@ -31,3 +31,5 @@ pub mod reader;
 pub mod recipe;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod source;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod view;

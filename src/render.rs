@@ -1,17 +1,16 @@
-//! Documents that are rendered when they are read: JSON about a container, and .npy headers.
+//! Documents that are rendered when they are read: JSON about a container.
 //!
 //! A large document is never held whole. Its length is counted once, when it is first asked for, and a checkpoint is kept every 64 KiB; a read renders
 //! again from the checkpoint before it.
 
 mod info;
-pub mod npy;
 pub(crate) mod tensors;
 mod values;
 
 use std::io;
 
 use crate::json;
-use crate::tree::Set;
+use crate::tree::{Document, Set};
 
 pub use tensors::row_bytes;
 
@@ -21,25 +20,6 @@ pub fn tensor_json(set: &Set, tensor: crate::catalog::Tensor<'_>) -> Vec<u8> {
     tensors::object(set, tensor, &mut out);
     out.push(b'\n');
     out
-}
-
-/// A document about one catalogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Document {
-    /// `info.json`
-    Info,
-    /// `issues.json`
-    Issues,
-    /// `tensors.json`
-    Tensors,
-    /// `metadata.json`
-    Metadata,
-    /// One key's value as JSON.
-    Key(u32),
-    /// One key's string, verbatim.
-    Text(u32),
-    /// `source/SHA256SUMS`
-    Sums,
 }
 
 /// Where the rendering of a document stands.

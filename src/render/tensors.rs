@@ -4,8 +4,9 @@ use super::Cursor;
 use super::json::{integers, put, string};
 use crate::catalog::{Order, Tensor};
 use crate::reader::Endian;
+use crate::tree::Set;
 use crate::tree::names::json_name;
-use crate::tree::{Set, View};
+use crate::view::View;
 
 pub(super) fn next(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
     let count = u64::from(set.catalog().len());
@@ -39,7 +40,7 @@ pub(crate) fn object(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
     if let Some((elements, bytes)) = dtype.block() {
         put(out, format_args!(", \"block\": {{\"elements\": {elements}, \"bytes\": {bytes}}}"));
     }
-    if let Some(bytes) = row_bytes(tensor) {
+    if let Some(bytes) = tensor.row_bytes() {
         put(out, format_args!(", \"row_bytes\": {bytes}"));
     }
     if let Some(stored) = tensor.stored_shape() {
@@ -59,7 +60,7 @@ pub(crate) fn object(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
     }
     let paths: Vec<(View, Vec<u8>)> = View::ALL.into_iter().filter_map(|view| Some((view, set.path(view, tensor)?))).collect();
     out.extend_from_slice(b", \"zero_copy\": [");
-    let direct = paths.iter().filter(|(view, _)| crate::content::is_zero_copy(set, *view, tensor));
+    let direct = paths.iter().filter(|(view, _)| crate::content::is_zero_copy(set.catalog(), *view, tensor));
     for (i, (view, _)) in direct.enumerate() {
         put(out, format_args!("{}\"{}\"", if i == 0 { "" } else { ", " }, view.key()));
     }
@@ -113,8 +114,5 @@ fn offset(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
 
 /// Bytes of one row (the last dimension), where rows are whole bytes.
 pub fn row_bytes(tensor: Tensor<'_>) -> Option<u64> {
-    let (elements, bytes) = tensor.dtype().block()?;
-    let row = *tensor.stored_shape().unwrap_or(tensor.shape()).last()?;
-    let bits = row.checked_mul(bytes)?;
-    (tensor.order() == Order::C && bits % elements == 0).then_some(bits / elements)
+    tensor.row_bytes()
 }

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::names::{Extensions, Names};
-use super::view::{canonical, views_of};
-use super::{Entry, Ino, Node, View, Views};
+use super::{Entry, Ino, Node};
 use crate::catalog::{Catalog, Tensor};
 use crate::source::SourceId;
+use crate::view::{View, Views, canonical, views_of};
 
 /// The number of views: inode numbers are laid out view by view.
 const VIEWS: u64 = View::ALL.len() as u64;
