@@ -124,6 +124,8 @@ pub struct Catalog {
     dimensions: Vec<u64>,
     metadata: Vec<(Vec<u8>, Value)>,
     facts: Vec<(String, serde_json::Value)>,
+    /// Facts that are JSON text of the container's own.
+    quotes: Vec<(String, String)>,
     sides: Vec<SideFile>,
     issues: Vec<Issue>,
     endian: Endian,
@@ -214,6 +216,11 @@ impl Catalog {
     /// Further facts for info.json, in the order they were found.
     pub fn facts(&self) -> &[(String, serde_json::Value)] {
         &self.facts
+    }
+
+    /// Further facts for info.json that are JSON text of the container's own: with its order and its numbers of any size.
+    pub fn quotes(&self) -> &[(String, String)] {
+        &self.quotes
     }
 
     /// Files to show in `config/` and `tokenizer/`.

@@ -759,6 +759,15 @@ fn safetensors_duplicate_keys() {
     assert_eq!(issues(&fs).len(), 1);
     let fs = accepted("x", beside("\"__metadata__\":{\"k\":\"1\"},\"__metadata__\":{\"k\":\"2\"}"));
     assert_eq!(read(&fs, "raw/good.f32").unwrap(), [1; 16]);
+    assert_eq!(read(&fs, "metadata/k~2.json").unwrap(), b"\"2\"\n");
+    assert_eq!(issues(&fs).len(), 2);
+    // Order, equal keys and integers of any size are what the file says.
+    let fs =
+        accepted("x", beside("\"__metadata__\":{\"z\":\"1\",\"a\":\"2\",\"z\":\"3\",\"n\":[18446744073709551616, {\"y\":1, \"x\":-9223372036854775809}]}"));
+    let expected = "{\n\"z\": {\"type\": \"string\", \"value\": \"1\"},\n\"a\": {\"type\": \"string\", \"value\": \"2\"},\n\"z~2\": {\"type\": \"string\", \"value\": \"3\"},\n\
+                    \"n\": {\"type\": \"json\", \"value\": [18446744073709551616,{\"y\":1,\"x\":-9223372036854775809}]}\n}\n";
+    assert_eq!(String::from_utf8(read(&fs, "metadata.json").unwrap()).unwrap(), expected);
+    assert_eq!(issues(&fs).len(), 2);
 }
 
 #[test]

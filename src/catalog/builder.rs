@@ -102,6 +102,7 @@ impl Builder {
             dimensions: Vec::new(),
             metadata: Vec::new(),
             facts: Vec::new(),
+            quotes: Vec::new(),
             sides: Vec::new(),
             issues: Vec::new(),
             endian: Endian::Little,
@@ -224,6 +225,11 @@ impl Builder {
     /// Adds a fact to info.json.
     pub fn fact(&mut self, key: &str, value: serde_json::Value) {
         self.catalog.facts.push((key.to_string(), value));
+    }
+
+    /// Adds a fact that is JSON text of the container's own to info.json.
+    pub fn quote(&mut self, key: &str, text: String) {
+        self.catalog.quotes.push((key.to_string(), text));
     }
 
     /// Adds a line to a list in info.json, unless it is there already; several files of a set share the list.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Cursor;
-use super::json::string;
+use super::json::{reprinted, string};
 use crate::reader::Endian;
 use crate::source::Source;
 use crate::tree::Set;
@@ -34,7 +34,7 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
     let total: u64 = catalog.containers().map(|(_, source)| source.len()).fold(0, u64::saturating_add);
     let histogram: Map<String, Value> =
         dtypes.into_iter().map(|(name, (tensors, elements, bytes))| (name, json!({"tensors": tensors, "elements": elements, "bytes": bytes}))).collect();
-    let mut info = json!({
+    let info = json!({
         "format": catalog.format(),
         "files": files,
         "endian": if catalog.endian() == Endian::Little { "little" } else { "big" },
@@ -47,12 +47,22 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
         "dtypes": histogram,
         "program": format!("mount-tensors {}", env!("CARGO_PKG_VERSION")),
     });
-    if let (Some(object), false) = (info.as_object_mut(), catalog.facts().is_empty()) {
-        object.insert("details".to_string(), catalog.facts().iter().cloned().collect::<Map<String, Value>>().into());
+    let mut members: BTreeMap<&str, String> = info.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value.to_string())).collect();
+    let facts = catalog.facts().iter().map(|(key, value)| (key.as_str(), value.to_string()));
+    let details: BTreeMap<&str, String> = facts.chain(catalog.quotes().iter().map(|(key, text)| (key.as_str(), text.clone()))).collect();
+    if !details.is_empty() {
+        members.insert("details", object(&details));
     }
-    let mut text = serde_json::to_vec_pretty(&info).unwrap_or_default();
+    let compact = object(&members);
+    let mut text = reprinted(&compact, true).unwrap_or(compact).into_bytes();
     text.push(b'\n');
     text
+}
+
+/// A JSON object of values that are JSON text already.
+fn object(members: &BTreeMap<&str, String>) -> String {
+    let members: Vec<String> = members.iter().map(|(key, value)| format!("{}:{value}", Value::from(*key))).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 fn file(source: &Source) -> Value {
