@@ -33,6 +33,8 @@ pub struct Cursor {
     pub(crate) at: u64,
     /// Whether the string being rendered is base64, because it is not UTF-8.
     pub(crate) base64: bool,
+    /// The long string of an array that is being rendered.
+    pub(crate) long: Option<values::Long>,
 }
 
 /// Renders the next part of a document onto `out`; false when there is nothing left.
@@ -84,13 +86,13 @@ impl Index {
         loop {
             if index.len >= due {
                 index.checkpoints.push((index.len, cursor));
-                due = index.len + INTERVAL;
+                due = index.len.saturating_add(INTERVAL);
             }
             part.clear();
             if !next(set, document, &mut cursor, &mut part)? {
                 return Ok(index);
             }
-            index.len += part.len() as u64;
+            index.len = index.len.saturating_add(part.len() as u64);
         }
     }
 
@@ -121,11 +123,11 @@ impl Index {
             if !next(set, document, &mut cursor, &mut part)? {
                 break;
             }
-            let after = position + part.len() as u64;
+            let after = position.saturating_add(part.len() as u64);
             if after > offset {
                 let from = offset.saturating_sub(position) as usize;
-                let to = (end.min(after) - position) as usize;
-                out.extend_from_slice(&part[from..to]);
+                let to = end.min(after).saturating_sub(position) as usize;
+                out.extend_from_slice(part.get(from..to).unwrap_or_default());
             }
             position = after;
         }

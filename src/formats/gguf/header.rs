@@ -64,13 +64,15 @@ struct Parser<'a> {
     id: SourceId,
     version: u32,
     nested: u64,
+    /// Bytes of the arrays in them.
+    nested_bytes: u64,
 }
 
 impl Header {
     /// Reads the header of the GGUF at `place` in `source`, which is number `id` of its catalogue.
     pub(super) fn read(source: &Source, id: SourceId, place: Place) -> Result<Self> {
         let end = place.start.saturating_add(place.len);
-        let mut parser = Parser { reader: Reader::new(source, place.start, end), source, id, version: 3, nested: 0 };
+        let mut parser = Parser { reader: Reader::new(source, place.start, end), source, id, version: 3, nested: 0, nested_bytes: 0 };
         let (tensor_count, key_count) = parser.counts()?;
         let mut header = Self {
             version: parser.version,
@@ -276,6 +278,12 @@ impl Parser<'_> {
             self.reader.skip(least).map_err(stop)?;
         }
         let len = self.reader.position().saturating_sub(start);
+        if depth > 0 {
+            self.nested_bytes = self.nested_bytes.saturating_add(len);
+            if self.nested_bytes > limits::NESTED_BYTES {
+                return Err(Error::limit(format!("key {}: nested arrays hold more than {} bytes", quoted(key), limits::NESTED_BYTES)));
+            }
+        }
         let extent = Extent::new(self.id, source, start, len).ok_or_else(|| announced(0))?;
         let length_bytes = if self.version > 1 { 8 } else { 4 };
         Ok(Value::StoredArray(StoredArray { element, count, extent, endian: self.reader.endian, length_bytes, strip_nul: self.version == 1 }))
