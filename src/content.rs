@@ -258,10 +258,10 @@ impl Content {
         let header = self.header.len() as u64;
         if let (Body::Stored(extent), true) = (&self.body, header <= offset && offset < end) {
             let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
-            let run = extent.sub(offset - header, end - offset).ok_or(io::ErrorKind::InvalidInput)?;
+            let run = extent.sub(offset.saturating_sub(header), end.saturating_sub(offset)).ok_or(io::ErrorKind::InvalidInput)?;
             match source.health() {
                 Health::Rewritten => return Err(rewritten()),
-                Health::Cut(left) if run.offset() + run.len() > left => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Health::Cut(left) if run.offset().saturating_add(run.len()) > left => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}
             }
             if let Some(view) = source.view(run.offset(), run.len()) {
@@ -283,10 +283,9 @@ impl Content {
         }
         let header = self.header.len() as u64;
         if offset < header {
-            let stop = end.min(header);
-            scratch.out.extend_from_slice(&self.header[offset as usize..stop as usize]);
+            scratch.out.extend_from_slice(part(&self.header, offset, end.min(header)));
         }
-        let (from, to) = (offset.max(header) - header, end.max(header) - header);
+        let (from, to) = (offset.saturating_sub(header), end.saturating_sub(header));
         if from < to {
             let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
             if source.health() == Health::Rewritten {
@@ -295,19 +294,16 @@ impl Content {
             let inputs = Inputs::new(sources);
             match &self.body {
                 Body::Stored(extent) => {
-                    let start = scratch.out.len();
-                    scratch.out.resize(start + (to - from) as usize, 0);
-                    inputs.read(*extent, from, &mut scratch.out[start..])?;
+                    inputs.read(*extent, from, grown(&mut scratch.out, to.saturating_sub(from)))?;
                 }
                 Body::Computed(elements, block, bytes) => {
-                    let first = from / block;
-                    let whole = to.div_ceil(*block) * block - first * block;
+                    let first = from.checked_div(*block).unwrap_or(0);
+                    let start = first.saturating_mul(*block);
+                    let stop = to.div_ceil(*block).saturating_mul(*block).min(*bytes);
                     let Scratch { packed, out, .. } = scratch;
                     packed.clear();
-                    packed.resize(whole.min(bytes - first * block) as usize, 0);
-                    elements.read(inputs, first, packed)?;
-                    let skip = (from - first * block) as usize;
-                    out.extend_from_slice(&packed[skip..skip + (to - from) as usize]);
+                    elements.read(inputs, first, grown(packed, stop.saturating_sub(start)))?;
+                    out.extend_from_slice(part(packed, from.saturating_sub(start), to.saturating_sub(start)));
                 }
                 Body::Decoded(decoded) => decoded.read(inputs, from, to, scratch)?,
                 Body::Values(scheme, _, out) => read_values(&*scheme.values, *out, inputs, from, to, scratch)?,
@@ -322,10 +318,11 @@ struct Halves(Arc<dyn Elements>);
 
 impl Elements for Halves {
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
-        let skip = (first % 2) as usize * 2;
-        let mut pairs = vec![0; (skip + out.len()).next_multiple_of(4)];
+        let skip = if first.is_multiple_of(2) { 0 } else { 2 };
+        let end = out.len().saturating_add(skip);
+        let mut pairs = vec![0; end.next_multiple_of(4)];
         self.0.read(inputs, first / 2, &mut pairs)?;
-        out.copy_from_slice(&pairs[skip..skip + out.len()]);
+        out.copy_from_slice(pairs.get(skip..end).unwrap_or_default());
         Ok(())
     }
 }
@@ -338,29 +335,29 @@ fn rewritten() -> io::Error {
 fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
     let Scratch { floats, narrow, out, .. } = scratch;
     let size = kind.bytes();
-    let (mut first, last) = (from / size, to.div_ceil(size));
+    let (mut first, last) = (from.checked_div(size).unwrap_or(0), to.div_ceil(size));
     let mut fill = |first: u64, out: &mut [u8]| {
         if let Some(out) = as_floats(kind, out) {
             return values.read(inputs, first, out);
         }
         floats.clear();
-        floats.resize(out.len() / size as usize, 0.0);
+        floats.resize(out.len().checked_div(size as usize).unwrap_or(0), 0.0);
         values.read(inputs, first, floats)?;
         convert(kind, floats, out);
         Ok(())
     };
     while first < last {
-        let count = (last - first).min(VALUES_STEP);
-        let (start, bytes) = (first * size, count * size);
-        let (a, b) = (from.max(start) - start, to.min(start + bytes) - start);
-        if b - a == bytes {
+        let count = last.saturating_sub(first).min(VALUES_STEP);
+        let (start, bytes) = (first.saturating_mul(size), count.saturating_mul(size));
+        let (a, b) = (from.saturating_sub(start), to.saturating_sub(start).min(bytes));
+        if (a, b) == (0, bytes) {
             fill(first, grown(out, bytes))?;
         } else {
             narrow.clear();
             fill(first, grown(narrow, bytes))?;
-            out.extend_from_slice(&narrow[a as usize..b as usize]);
+            out.extend_from_slice(part(narrow, a, b));
         }
-        first += count;
+        first = first.saturating_add(count);
     }
     Ok(())
 }
@@ -378,11 +375,11 @@ impl Decoded {
     fn read(&self, inputs: Inputs<'_>, from: u64, to: u64, scratch: &mut Scratch) -> io::Result<()> {
         let Scratch { packed, floats, narrow, out } = scratch;
         let (per_block, block_bytes) = (self.codec.elements as u64, self.codec.bytes as u64);
-        let size = self.out.bytes();
-        let first_block = from / size / per_block;
-        let last_block = (to - 1) / size / per_block;
-        let start = first_block * block_bytes;
-        let whole = (last_block - first_block + 1) * block_bytes;
+        // Bytes of the file that one block makes.
+        let out_block = per_block.saturating_mul(self.out.bytes()).max(1);
+        let first_block = from.checked_div(out_block).unwrap_or(0);
+        let start = first_block.saturating_mul(block_bytes);
+        let whole = to.div_ceil(out_block).saturating_sub(first_block).saturating_mul(block_bytes);
         packed.resize(whole as usize, 0);
         match &self.blocks {
             // A packed type's last block may be partly stored; what is missing is zero and past the last element.
@@ -399,19 +396,19 @@ impl Decoded {
         if self.swap {
             quant::swap_fields(self.codec, packed);
         }
-        let blocks_a_step = (STEP / self.codec.elements).max(1);
-        let mut at = first_block * per_block * size;
-        for blocks in packed.chunks(blocks_a_step * self.codec.bytes) {
-            let bytes = (blocks.len() / self.codec.bytes * self.codec.elements) as u64 * size;
-            let (a, b) = (from.max(at) - at, to.min(at + bytes) - at);
-            if b - a == bytes {
+        let blocks_a_step = STEP.checked_div(self.codec.elements).unwrap_or(1).max(1);
+        let mut at = first_block.saturating_mul(out_block);
+        for blocks in packed.chunks(blocks_a_step.saturating_mul(self.codec.bytes).max(1)) {
+            let bytes = (blocks.len() as u64).checked_div(block_bytes).unwrap_or(0).saturating_mul(out_block);
+            let (a, b) = (from.saturating_sub(at), to.saturating_sub(at).min(bytes));
+            if (a, b) == (0, bytes) {
                 self.decode(blocks, grown(out, bytes), floats);
             } else {
                 narrow.clear();
                 self.decode(blocks, grown(narrow, bytes), floats);
-                out.extend_from_slice(&narrow[a as usize..b as usize]);
+                out.extend_from_slice(part(narrow, a, b));
             }
-            at += bytes;
+            at = at.saturating_add(bytes);
         }
         Ok(())
     }
@@ -432,7 +429,7 @@ impl Decoded {
                 if let Some(out) = as_floats(self.out, out) {
                     return decode(blocks, out);
                 }
-                floats.resize(out.len() / self.out.bytes() as usize, 0.0);
+                floats.resize(out.len().checked_div(self.out.bytes() as usize).unwrap_or(0), 0.0);
                 decode(blocks, floats);
                 convert(self.out, floats, out);
             }
@@ -443,8 +440,13 @@ impl Decoded {
 /// Makes the buffer longer and returns what is new.
 fn grown(buffer: &mut Vec<u8>, bytes: u64) -> &mut [u8] {
     let start = buffer.len();
-    buffer.resize(start + bytes as usize, 0);
-    &mut buffer[start..]
+    buffer.resize(start.saturating_add(bytes as usize), 0);
+    buffer.get_mut(start..).unwrap_or_default()
+}
+
+/// The bytes from `from` to `to`; nothing where they are not all there.
+fn part(bytes: &[u8], from: u64, to: u64) -> &[u8] {
+    bytes.get(from as usize..to as usize).unwrap_or_default()
 }
 
 /// The place of f32 as floats, so that they need not be copied there: where it is aligned, which it is unless the read begins inside an element.

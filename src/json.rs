@@ -22,14 +22,14 @@ pub(crate) fn escaped(out: &mut Vec<u8>, text: &str) {
             0..=0x1f => None,
             _ => continue,
         };
-        out.extend_from_slice(&text.as_bytes()[plain..i]);
+        out.extend_from_slice(text.as_bytes().get(plain..i).unwrap_or_default());
         match escape {
             Some(escape) => out.extend_from_slice(escape),
             None => put(out, format_args!("\\u{byte:04x}")),
         }
-        plain = i + 1;
+        plain = i.saturating_add(1);
     }
-    out.extend_from_slice(&text.as_bytes()[plain..]);
+    out.extend_from_slice(text.as_bytes().get(plain..).unwrap_or_default());
 }
 
 /// Writes bytes as a string, or as `{"base64": "..."}` if they are not UTF-8.
@@ -47,12 +47,14 @@ pub(crate) fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 /// Writes base64 (RFC 4648, with padding).
 pub(crate) fn base64(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digit = |six: u8| DIGITS.get(usize::from(six & 63)).copied().unwrap_or(b'=');
     for group in bytes.chunks(3) {
-        let word = group.iter().enumerate().fold(0u32, |word, (i, byte)| word | u32::from(*byte) << (16 - 8 * i));
-        for digit in 0..4 {
-            let used = digit <= group.len();
-            out.push(if used { DIGITS[(word >> (18 - 6 * digit) & 63) as usize] } else { b'=' });
-        }
+        let (first, second, third) = (group.first().copied().unwrap_or(0), group.get(1).copied(), group.get(2).copied());
+        let middle = second.unwrap_or(0);
+        out.push(digit(first >> 2));
+        out.push(digit(first << 4 | middle >> 4));
+        out.push(second.map_or(b'=', |second| digit(second << 2 | third.unwrap_or(0) >> 6)));
+        out.push(third.map_or(b'=', digit));
     }
 }
 

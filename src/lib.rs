@@ -5,14 +5,10 @@
 //!
 //! Modules that handle numbers from files are held to two more lints than the rest: no indexing, no unchecked arithmetic.
 
-pub mod content;
 pub mod error;
-pub mod fs;
 #[cfg(feature = "mount")]
 pub mod fuse;
-mod json;
 pub mod limits;
-pub mod render;
 #[cfg(feature = "mount")]
 pub mod sys;
 pub mod tree;
@@ -20,15 +16,23 @@ pub mod tree;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod catalog;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod content;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod dtype;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod formats;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod fs;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+mod json;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod quant;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod reader;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod recipe;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod render;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod source;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]

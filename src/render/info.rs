@@ -22,7 +22,7 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
     for tensor in catalog.tensors() {
         let size = tensor.bytes().unwrap_or(0);
         let row = dtypes.entry(tensor.dtype().to_string()).or_default();
-        row.0 += 1;
+        row.0 = row.0.saturating_add(1);
         // What two names share is there once.
         if tensor.shares().is_none() {
             (row.1, row.2) = (row.1.saturating_add(tensor.elements()), row.2.saturating_add(size));
@@ -105,7 +105,7 @@ pub(super) fn issues(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool 
         }
         None => out.extend_from_slice(if issues.is_empty() { b"[]\n" } else { b"\n]\n" }),
     }
-    cursor.item += 1;
+    cursor.item = cursor.item.saturating_add(1);
     true
 }
 
@@ -134,19 +134,19 @@ pub(super) fn sums(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io::Res
         }
     };
     out.extend(sum_line(set, id, &sum));
-    cursor.item += 1;
+    cursor.item = cursor.item.saturating_add(1);
     Ok(true)
 }
 
 fn hash(source: &Source) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
-    let mut at = 0;
+    let mut at = 0u64;
     while at < source.len() {
-        let n = usize::try_from(source.len() - at).unwrap_or(usize::MAX).min(buffer.len());
-        source.read_at(at, &mut buffer[..n])?;
-        hasher.update(&buffer[..n]);
-        at += n as u64;
+        buffer.truncate(usize::try_from(source.len().saturating_sub(at)).unwrap_or(usize::MAX));
+        source.read_at(at, &mut buffer)?;
+        hasher.update(&buffer);
+        at = at.saturating_add(buffer.len() as u64);
     }
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

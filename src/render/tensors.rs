@@ -19,7 +19,7 @@ pub(super) fn next(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(if cursor.item == 0 { b"[\n" } else { b",\n" });
         object(set, tensor, out);
     }
-    cursor.item += 1;
+    cursor.item = cursor.item.saturating_add(1);
     true
 }
 
