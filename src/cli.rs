@@ -4,14 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use mount_tensors::error::{Error, Result};
-use mount_tensors::formats;
 use mount_tensors::fs::Fs;
-use mount_tensors::source::Source;
-use mount_tensors::tree::{Branch, Views};
+use mount_tensors::view::Views;
 
 use crate::{commands, mount};
+
+pub(crate) use mount_tensors::sources::open as open_sources;
 
 /// Mount tensor containers (GGUF, safetensors, npy, npz) as a read-only file system: every tensor is a raw file and a .npy.
 #[derive(Parser)]
@@ -202,8 +202,16 @@ const IGNORED: &[&str] = &[
     "auto_unmount",
 ];
 
-/// Writes every `-o key=value,...` out as the long options that it stands for.
-fn expand(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+/// The names of all long options.
+fn long_options() -> Vec<String> {
+    let mut command = Cli::command();
+    command.build();
+    let names = command.get_arguments().flat_map(|argument| argument.get_long().into_iter().chain(argument.get_all_aliases().unwrap_or_default()));
+    names.map(str::to_string).collect()
+}
+
+/// Writes every `-o key=value,...` out as the long options that it stands for; the error names an option that there is not.
+fn expand(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Vec<OsString>, String> {
     let mut out = Vec::new();
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
@@ -236,18 +244,28 @@ fn expand(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
                     if generic || name == "fsname" || name == "subtype" {
                         continue;
                     }
-                    let long = [&b"--"[..], name.replace('_', "-").as_bytes(), &option[key.len()..]].concat();
-                    out.push(OsString::from_vec(long));
+                    let long = name.replace('_', "-");
+                    if !long_options().contains(&long) {
+                        return Err(format!("unknown option {} after -o", mount_tensors::error::quoted(key)));
+                    }
+                    out.push(OsString::from_vec([&b"--"[..], long.as_bytes(), &option[key.len()..]].concat()));
                 }
             }
         }
     }
-    out
+    Ok(out)
 }
 
 /// Runs the program and gives its exit code.
 pub(crate) fn run() -> Result<u8> {
-    let cli = match Cli::try_parse_from(expand(std::env::args_os())) {
+    let arguments = match expand(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(e) => {
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("mount-tensors: {e}\nhint: see --help\n").as_bytes());
+            return Ok(2);
+        }
+    };
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => {
             let code = u8::try_from(e.exit_code()).unwrap_or(2);
@@ -300,44 +318,6 @@ fn start_log(logging: &Logging, file: Option<&Path>) -> Result<()> {
     // A panic in a request is caught and logged; its text goes to the log as well, not to a terminal that nobody reads.
     std::panic::set_hook(Box::new(|info| log::error!("internal error: {info}")));
     Ok(())
-}
-
-/// A source argument: the name it asks for, and its path. A path that exists is taken as it stands even if it holds `=`.
-fn split_name(argument: &OsStr) -> (Option<Vec<u8>>, PathBuf) {
-    let path = PathBuf::from(argument);
-    let bytes = argument.as_bytes();
-    match bytes.iter().position(|b| *b == b'=') {
-        Some(at) if at > 0 && std::fs::symlink_metadata(&path).is_err() && !bytes[..at].contains(&b'/') => {
-            (Some(bytes[..at].to_vec()), PathBuf::from(OsString::from_vec(bytes[at + 1..].to_vec())))
-        }
-        _ => (None, path),
-    }
-}
-
-/// Opens every source; several shards of one set count once.
-pub(crate) fn open_sources(arguments: &[OsString]) -> Result<Vec<Branch>> {
-    let mut claimed = std::collections::HashSet::new();
-    let mut branches: Vec<(Option<Vec<u8>>, PathBuf, formats::Collection)> = Vec::new();
-    for argument in arguments {
-        let (name, path) = split_name(argument);
-        let identity = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file).map(|m| {
-            use std::os::unix::fs::MetadataExt;
-            (m.dev(), m.ino())
-        });
-        if name.is_none() && identity.is_some_and(|identity| claimed.contains(&identity)) {
-            continue;
-        }
-        let collection = formats::open(&path)?;
-        let catalogs = collection.top.iter().chain(collection.parts.iter().map(|(_, c)| c));
-        claimed.extend(catalogs.flat_map(|c| c.sources()).filter_map(|s: &std::sync::Arc<Source>| s.identity()));
-        branches.push((name, path, collection));
-    }
-    let single = branches.len() == 1;
-    let branches = branches.into_iter().map(|(name, path, collection)| {
-        let name = name.or_else(|| (!single).then(|| formats::source_name(&path)));
-        Branch { name, top: collection.top, parts: collection.parts }
-    });
-    Ok(branches.collect())
 }
 
 /// The file system of one source, for the commands that need no mount.

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use mount_tensors::catalog::{Catalog, Tensor};
 use mount_tensors::content::Content;
 use mount_tensors::dtype::Endian;
-use mount_tensors::error::{Error, Result, printable, quoted};
+use mount_tensors::error::{Error, Result, counted, printable, quoted};
 use mount_tensors::fs::{Attr, Bytes, Fs, Ino, Scratch};
 use mount_tensors::tree::{Set, View};
 use serde_json::json;
@@ -292,10 +292,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<u8> {
             }
             let bytes = catalog.containers().map(|(_, s)| s.len()).fold(0, u64::saturating_add);
             let path = catalog.containers().next().map_or_else(|| source.to_string_lossy().into_owned(), |(_, s)| s.path().to_string_lossy().into_owned());
-            let _ = writeln!(out, "{}: {} tensors, {bytes} bytes", printable(&path), catalog.len());
+            let _ = writeln!(out, "{}: {}, {}", printable(&path), counted(catalog.len(), "tensor", "tensors"), counted(bytes, "byte", "bytes"));
         }
     }
-    written(writeln!(out, "{issues} issues"))?;
+    written(writeln!(out, "{}", counted(issues, "issue", "issues")))?;
     Ok(u8::from(issues > 0))
 }
 

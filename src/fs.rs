@@ -13,10 +13,8 @@ use crate::source::Health;
 use crate::tree::{Branch, Document, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
 
 pub use crate::content::{Bytes, Scratch};
+pub use crate::limits::FILE_NAME_BYTES as LONGEST_NAME;
 pub use crate::tree::Ino;
-
-/// Longest name of a file or folder, in bytes.
-pub const LONGEST_NAME: usize = 255;
 
 /// Why a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

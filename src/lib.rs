@@ -36,4 +36,6 @@ pub mod render;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod source;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod sources;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod view;

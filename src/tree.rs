@@ -295,7 +295,7 @@ impl Builder {
 
     /// A new folder under a name that may hold `/`; a name that is taken gets `~2`.
     fn folder_for(&mut self, parent: u32, name: &[u8]) -> u32 {
-        let mut parts = names::components(name, 12);
+        let mut parts = names::components(name, names::NUMBER_ROOM);
         let last = parts.pop().unwrap_or_default();
         let parent = parts.iter().fold(parent, |parent, part| self.folder(parent, part));
         let node = self.new_node(Pending::default());
@@ -313,11 +313,16 @@ impl Builder {
 
     /// A file under a name that may hold `/`, with an extension.
     fn file(&mut self, folder: u32, name: &[u8], extension: &str, set: u32, what: What) {
-        let mut parts = names::components(name, extension.len() + 8);
+        let mut parts = names::components(name, extension.len() + names::NUMBER_ROOM);
         let last = [parts.pop().unwrap_or_default().as_slice(), extension.as_bytes()].concat();
         let folder = parts.iter().fold(folder, |parent, part| self.folder(parent, part));
+        self.leaf(folder, &last, set, what);
+    }
+
+    /// A file under a name that is safe already.
+    fn leaf(&mut self, folder: u32, name: &[u8], set: u32, what: What) {
         let node = self.new_node(Pending::File(set, what));
-        self.put(folder, &last, Target::Node(node));
+        self.put(folder, name, Target::Node(node));
     }
 
     /// A document under a name that may hold `/`, with an extension.
@@ -363,7 +368,7 @@ impl Builder {
             let folder = self.folder(root, b"source");
             for (id, _) in catalog.containers() {
                 let name = self.sets[number as usize].source_name(id).to_vec();
-                self.file(folder, &name, "", number, What::Source(id));
+                self.leaf(folder, &name, number, What::Source(id));
             }
             self.document(folder, b"SHA256SUMS", "", number, Document::Sums);
         }

@@ -22,6 +22,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("content", 3),
     ("render", 3),
     ("formats", 3),
+    ("sources", 4),
     ("fs", 4),
     ("fuse", 5),
 ];

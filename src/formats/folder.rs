@@ -84,7 +84,7 @@ struct Found {
     /// Path relative to the folder.
     relative: PathBuf,
     source: Arc<Source>,
-    /// The format's name if it is a container, and whether it is an index.
+    /// Whether it is an index; `None` if it is no container.
     container: Option<bool>,
 }
 

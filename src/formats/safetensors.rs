@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use super::{Format, Head, Opening, Shards, hf_index};
 use crate::catalog::{Builder, Region, Spec, Value};
 use crate::dtype::DType;
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, quoted};
 use crate::json::reprinted;
 use crate::limits;
 use crate::source::{Source, SourceId};
@@ -132,7 +132,11 @@ fn read(source: &Arc<Source>, builder: &mut Builder, shards: &mut Shards<'_>) ->
     let data = length.checked_add(8).filter(|data| *data <= source.len());
     let Some(data) = data else {
         let missing = length.saturating_add(8).saturating_sub(source.len());
-        let what = format!("its header of {length} bytes does not fit the file of {} bytes: {missing} bytes of the header are missing", source.len());
+        let what = format!(
+            "its header of {length} bytes does not fit the file of {} bytes: {} missing",
+            source.len(),
+            counted(missing, "byte of the header is", "bytes of the header are")
+        );
         return Err(Error::format(what).hint("a download that was cut short? fetch the file again"));
     };
     if length > limits::HEADER_BYTES {

@@ -111,7 +111,7 @@ pub(super) fn issues(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool 
 
 /// A file name as sha256sum(1) writes it: with a leading backslash, and escapes, if it holds a backslash or a line break.
 fn sum_line(set: &Set, id: u32, sum: &str) -> Vec<u8> {
-    let name = crate::tree::names::components(set.source_name(id), 8).concat();
+    let name = set.source_name(id);
     let escaped: Vec<u8> = name.iter().flat_map(|b| if *b == b'\\' { vec![b'\\', b'\\'] } else { vec![*b] }).collect();
     let mark: &[u8] = if escaped.len() == name.len() { b"" } else { b"\\" };
     [mark, sum.as_bytes(), b"  ", &escaped, b"\n"].concat()

@@ -99,8 +99,7 @@ fn endian(endian: Endian) -> &'static str {
 
 /// The file in `source/` that holds a tensor.
 fn source(set: &Set, tensor: Tensor<'_>) -> String {
-    let name = crate::tree::names::components(set.source_name(tensor.source()), 8);
-    String::from_utf8_lossy(&name.concat()).into_owned()
+    String::from_utf8_lossy(set.source_name(tensor.source())).into_owned()
 }
 
 /// The offset in that file; null for what is compressed there or not there at all.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::names::{Extensions, Names};
+use super::names::{Extensions, NUMBER_ROOM, Names};
 use super::{Entry, Ino, Node};
 use crate::catalog::{Catalog, Tensor};
 use crate::source::SourceId;
@@ -19,7 +19,7 @@ pub struct Set {
     names: Names,
     /// The display names of metadata keys: unique, the later of two equal ones with `~2`.
     keys: Vec<Box<str>>,
-    /// File names in `source/`, by source number.
+    /// File names in `source/`, safe and unique, by source number.
     source_names: Vec<Vec<u8>>,
     /// For the first of tensors with the same bytes: how many names of other tensors lead to its file in each view.
     ties: HashMap<u32, [u32; View::ALL.len()]>,
@@ -292,7 +292,8 @@ fn source_names(catalog: &Catalog) -> Vec<Vec<u8>> {
     let mut names = vec![Vec::new(); catalog.sources().len()];
     let mut taken = std::collections::HashSet::new();
     for (id, source) in catalog.containers() {
-        let name = source.path().file_name().map_or_else(|| b"source".to_vec(), |n| n.as_encoded_bytes().to_vec());
+        let name = source.path().file_name().map_or(&b"source"[..], |n| n.as_encoded_bytes());
+        let name = super::names::components(name, NUMBER_ROOM).concat();
         let mut free = name.clone();
         let mut n = 2;
         while !taken.insert(free.clone()) {

@@ -2,7 +2,7 @@
 
 use super::bad_key;
 use crate::catalog::{Scalar, StoredArray, Value};
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, quoted};
 use crate::formats::stopped;
 use crate::limits;
 use crate::reader::{Endian, Reader, Stop};
@@ -171,10 +171,16 @@ impl Parser<'_> {
         let tensors = self.length().map_err(stop)?;
         let keys = self.length().map_err(stop)?;
         let left = self.reader.left();
-        for (count, what, least, most) in [(keys, "keys", LEAST_KEY_BYTES, limits::KEYS), (tensors, "tensors", LEAST_TENSOR_BYTES, limits::TENSORS)] {
+        for (count, one, what, least, most) in
+            [(keys, "key", "keys", LEAST_KEY_BYTES, limits::KEYS), (tensors, "tensor", "tensors", LEAST_TENSOR_BYTES, limits::TENSORS)]
+        {
             let least = least.get(self.wide()).copied().unwrap_or(1);
             if count.checked_mul(least).is_none_or(|bytes| bytes > left) {
-                return Err(Error::format(format!("its header announces {count} {what}, but only {left} bytes follow")));
+                return Err(Error::format(format!(
+                    "its header announces {}, but only {}",
+                    counted(count, one, what),
+                    counted(left, "byte follows", "bytes follow")
+                )));
             }
             if count > most {
                 return Err(Error::limit(format!("has {count} {what}, more than the limit of {most}")));
