@@ -202,9 +202,14 @@ const IGNORED: &[&str] = &[
     "auto_unmount",
 ];
 
+/// The definition of the command line, for those who list its options.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command()
+}
+
 /// The names of all long options.
 fn long_options() -> Vec<String> {
-    let mut command = Cli::command();
+    let mut command = definition();
     command.build();
     let names = command.get_arguments().flat_map(|argument| argument.get_long().into_iter().chain(argument.get_all_aliases().unwrap_or_default()));
     names.map(str::to_string).collect()
