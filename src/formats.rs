@@ -165,7 +165,14 @@ fn recognise(source: &Source) -> Result<&'static Format> {
 /// # Errors
 /// The file is of no known format, its header cannot be read to its end, or nothing of it is left to serve.
 pub fn open_container(source: &Arc<Source>) -> Result<Catalog> {
-    let format = recognise(source)?;
+    open_as(recognise(source)?, source)
+}
+
+/// Opens the container whose main file is `source` as one of this format, whatever it looks like.
+///
+/// # Errors
+/// Its header cannot be read to its end, or nothing of it is left to serve.
+pub fn open_as(format: &Format, source: &Arc<Source>) -> Result<Catalog> {
     let mut builder = Builder::new(format.name);
     let mut opening = Opening { main: Arc::clone(source) };
     (format.open)(&mut opening, &mut builder)
