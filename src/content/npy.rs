@@ -47,6 +47,7 @@ fn padded(text: usize, length_bytes: usize) -> usize {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "in a test, a panic is the report of a failure")]
 mod tests {
     use super::*;
 
