@@ -124,6 +124,8 @@ pub struct Catalog {
     dimensions: Vec<u64>,
     metadata: Vec<(Vec<u8>, Value)>,
     facts: Vec<(String, serde_json::Value)>,
+    /// Facts that are JSON text of the container's own.
+    quotes: Vec<(String, String)>,
     sides: Vec<SideFile>,
     issues: Vec<Issue>,
     endian: Endian,
@@ -222,6 +224,11 @@ impl Catalog {
         &self.facts
     }
 
+    /// Further facts for info.json that are JSON text of the container's own: with its order and its numbers of any size.
+    pub fn quotes(&self) -> &[(String, String)] {
+        &self.quotes
+    }
+
     /// Files to show in `config/` and `tokenizer/`.
     pub fn sides(&self) -> &[SideFile] {
         &self.sides
@@ -296,6 +303,17 @@ impl<'a> Tensor<'a> {
             Data::Stored(extent) => Some(extent.len()),
             Data::Computed(_, bytes) => Some(*bytes),
         }
+    }
+
+    /// Bytes of one row (the last dimension), where rows are whole bytes.
+    pub fn row_bytes(self) -> Option<u64> {
+        let (elements, bytes) = self.dtype().block()?;
+        let row = *self.stored_shape().unwrap_or(self.shape()).last()?;
+        let size = row.checked_mul(bytes)?;
+        if self.order() != Order::C || size.checked_rem(elements)? != 0 {
+            return None;
+        }
+        size.checked_div(elements)
     }
 
     /// How its logical values are computed from several tensors, if they are.

@@ -4,17 +4,18 @@
 //! mapping itself; everything else goes through the reader's own [`Scratch`]: header bytes are copied, stored bytes are read with pread, and exactly the
 //! blocks that cover the wanted elements are decoded and trimmed at both ends.
 
+pub mod npy;
+
 use std::io;
 use std::sync::Arc;
 
-use crate::catalog::{Data, Order, Tensor};
+use crate::catalog::{Catalog, Data, Order, Tensor};
 use crate::dtype::DType;
 use crate::quant::{self, Codec, Kind, narrow};
 use crate::reader::Endian;
 use crate::recipe::{Elements, Inputs, Scheme, Values};
-use crate::render::{npy, row_bytes};
 use crate::source::{self, Extent, Health, Source, SourceId};
-use crate::tree::{Set, View};
+use crate::view::{View, canonical};
 
 /// What decoded elements are written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,12 @@ fn first<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());
     }
-    &mut buffer[..len]
+    buffer.get_mut(..len).unwrap_or_default()
+}
+
+/// What a read asks of a body: bytes `from` to `to`, which fit into memory and end inside the file.
+fn bytes_between(from: u64, to: u64) -> usize {
+    usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX)
 }
 
 /// The bytes that a read gives.
@@ -127,8 +133,8 @@ const STEP: usize = 8192;
 const VALUES_STEP: u64 = 256 << 10;
 
 /// Whether a tensor's file in a view is served from the mapping (behind its header, if it has one).
-pub(crate) fn is_zero_copy(set: &Set, view: View, tensor: Tensor<'_>) -> bool {
-    let mapped = set.catalog().source(tensor.source()).is_some_and(|s| !s.is_member());
+pub(crate) fn is_zero_copy(catalog: &Catalog, view: View, tensor: Tensor<'_>) -> bool {
+    let mapped = catalog.source(tensor.source()).is_some_and(|s| !s.is_member());
     mapped && matches!(body(view, tensor), Some(Body::Stored(_)))
 }
 
@@ -164,7 +170,7 @@ pub fn shape(view: View, tensor: Tensor<'_>) -> Vec<u64> {
         (View::Raw, _) => tensor.stored_shape().unwrap_or(tensor.shape()).to_vec(),
         (View::Bits, DType::Coded(codec)) if codec.elements > 1 => {
             let stored = tensor.stored_shape().unwrap_or(tensor.shape());
-            match (stored.split_last(), row_bytes(tensor)) {
+            match (stored.split_last(), tensor.row_bytes()) {
                 (Some((_, outer)), Some(bytes)) => outer.iter().copied().chain([bytes]).collect(),
                 _ => vec![tensor.bytes().unwrap_or(0)],
             }
@@ -187,7 +193,7 @@ fn body(view: View, tensor: Tensor<'_>) -> Option<Body> {
         };
         Some(Body::Decoded(Decoded { blocks, codec, swap: tensor.endian() == Endian::Big, elements, out }))
     };
-    let view = crate::tree::canonical(view, tensor);
+    let view = canonical(view, tensor);
     if tensor.is_opaque() && !matches!(view, View::Raw | View::Bits) {
         return None;
     }
@@ -273,10 +279,10 @@ impl Content {
         let header = self.header.len() as u64;
         if let (Body::Stored(extent), true) = (&self.body, header <= offset && offset < end) {
             let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
-            let run = extent.sub(offset - header, end - offset).ok_or(io::ErrorKind::InvalidInput)?;
+            let run = extent.sub(offset.saturating_sub(header), end.saturating_sub(offset)).ok_or(io::ErrorKind::InvalidInput)?;
             match source.health() {
                 Health::Rewritten => return Err(rewritten()),
-                Health::Cut(left) if run.offset() + run.len() > left => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Health::Cut(left) if run.offset().saturating_add(run.len()) > left => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}
             }
             if let Some(view) = source.view(run.offset(), run.len()) {
@@ -291,9 +297,9 @@ impl Content {
     /// # Errors
     /// The stored bytes are gone, or the source was rewritten.
     pub fn read_copied<'a>(&self, sources: &[Arc<Source>], offset: u64, size: u64, scratch: &'a mut Scratch) -> io::Result<&'a [u8]> {
-        let len = offset.saturating_add(size).min(self.len()).saturating_sub(offset);
+        let end = offset.saturating_add(size).min(self.len());
         let Scratch { out, work, .. } = scratch;
-        let out = first(out, len as usize);
+        let out = first(out, bytes_between(offset, end));
         self.fill(sources, offset, out, work)?;
         Ok(out)
     }
@@ -314,30 +320,27 @@ impl Content {
         let header = self.header.len() as u64;
         let end = offset.saturating_add(len).min(self.len()).saturating_sub(header);
         let from = offset.saturating_sub(header).min(end);
-        match &self.body {
-            Body::Stored(extent) => extent.sub(from, end - from),
+        let (extent, start, end) = match &self.body {
+            Body::Stored(extent) => (extent, from, end),
             Body::Decoded(Decoded { blocks: Blocks::Stored(extent), codec, out, .. }) => {
-                let block = |byte: u64| (byte / out.bytes() / codec.elements as u64).saturating_mul(codec.bytes as u64).min(extent.len());
-                let start = block(from);
-                extent.sub(start, block(end) - start)
+                let per_block = out.bytes().saturating_mul(codec.elements as u64);
+                let block = |byte: u64| Some(byte.checked_div(per_block)?.saturating_mul(codec.bytes as u64).min(extent.len()));
+                (extent, block(from)?, block(end)?)
             }
-            _ => None,
-        }
-        .filter(|part| !part.is_empty())
+            _ => return None,
+        };
+        extent.sub(start, end.saturating_sub(start)).filter(|part| !part.is_empty())
     }
 
     /// Fills `out`, which ends inside the file.
     fn fill(&self, sources: &[Arc<Source>], offset: u64, out: &mut [u8], work: &mut Work) -> io::Result<()> {
-        let header = self.header.len() as u64;
-        let in_header = header.saturating_sub(offset).min(out.len() as u64) as usize;
-        let (head, out) = out.split_at_mut(in_header);
-        if in_header > 0 {
-            head.copy_from_slice(&self.header[offset as usize..offset as usize + in_header]);
-        }
+        let header = self.header.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let (head, out) = out.split_at_mut(header.len().min(out.len()));
+        head.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
         if out.is_empty() {
             return Ok(());
         }
-        let from = offset.max(header) - header;
+        let from = offset.saturating_sub(self.header.len() as u64);
         let source = usize::try_from(self.source).ok().and_then(|id| sources.get(id)).ok_or(io::ErrorKind::InvalidInput)?;
         if source.health() == Health::Rewritten {
             return Err(rewritten());
@@ -346,17 +349,16 @@ impl Content {
         match &self.body {
             Body::Stored(extent) => inputs.read(*extent, from, out),
             Body::Computed(elements, block, bytes) => {
-                let to = from + out.len() as u64;
-                let start = from / block;
-                let whole = (to.div_ceil(*block) * block - start * block).min(bytes - start * block) as usize;
-                if whole == out.len() {
-                    return elements.read(inputs, start, out);
+                let to = from.saturating_add(out.len() as u64);
+                let number = from.checked_div(*block).unwrap_or(0);
+                let start = number.saturating_mul(*block);
+                let stop = to.div_ceil(*block).saturating_mul(*block).min(*bytes);
+                if (start, stop) == (from, to) {
+                    return elements.read(inputs, number, out);
                 }
-                let packed = first(&mut work.packed, whole);
-                packed.fill(0);
-                elements.read(inputs, start, packed)?;
-                let skip = (from - start * block) as usize;
-                out.copy_from_slice(&packed[skip..skip + out.len()]);
+                let packed = first(&mut work.packed, bytes_between(start, stop));
+                elements.read(inputs, number, packed)?;
+                out.copy_from_slice(part(packed, from.saturating_sub(start), to.saturating_sub(start)));
                 Ok(())
             }
             Body::Decoded(decoded) => decoded.read(inputs, from, out, work),
@@ -370,10 +372,11 @@ struct Halves(Arc<dyn Elements>);
 
 impl Elements for Halves {
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
-        let skip = (first % 2) as usize * 2;
-        let mut pairs = vec![0; (skip + out.len()).next_multiple_of(4)];
+        let skip = if first.is_multiple_of(2) { 0 } else { 2 };
+        let end = out.len().saturating_add(skip);
+        let mut pairs = vec![0; end.next_multiple_of(4)];
         self.0.read(inputs, first / 2, &mut pairs)?;
-        out.copy_from_slice(&pairs[skip..skip + out.len()]);
+        out.copy_from_slice(pairs.get(skip..end).unwrap_or_default());
         Ok(())
     }
 }
@@ -390,28 +393,28 @@ fn read_values(values: &dyn Values, kind: Out, inputs: Inputs<'_>, from: u64, ou
         if let Some(out) = as_floats(kind, out) {
             return values.read(inputs, element, out);
         }
-        let floats = first(floats, out.len() / size as usize);
+        let floats = first(floats, out.len().checked_div(size as usize).unwrap_or(0));
         values.read(inputs, element, floats)?;
         convert(kind, floats, out);
         Ok(())
     };
-    let to = from + out.len() as u64;
-    let (mut element, last) = (from / size, to.div_ceil(size));
+    let to = from.saturating_add(out.len() as u64);
+    let (mut element, last) = (from.checked_div(size).unwrap_or(0), to.div_ceil(size));
     let mut rest = out;
     while element < last {
-        let count = (last - element).min(VALUES_STEP);
-        let (start, bytes) = (element * size, count * size);
-        let (a, b) = (from.max(start) - start, to.min(start + bytes) - start);
-        let (part, after) = rest.split_at_mut((b - a) as usize);
-        if b - a == bytes {
-            fill(element, part)?;
+        let count = last.saturating_sub(element).min(VALUES_STEP);
+        let (start, bytes) = (element.saturating_mul(size), count.saturating_mul(size));
+        let (a, b) = (from.saturating_sub(start), to.saturating_sub(start).min(bytes));
+        let (wanted, after) = rest.split_at_mut(bytes_between(a, b).min(rest.len()));
+        if (a, b) == (0, bytes) {
+            fill(element, wanted)?;
         } else {
-            let whole = first(partial, bytes as usize);
+            let whole = first(partial, bytes_between(0, bytes));
             fill(element, whole)?;
-            part.copy_from_slice(&whole[a as usize..b as usize]);
+            wanted.copy_from_slice(part(whole, a, b));
         }
         rest = after;
-        element += count;
+        element = element.saturating_add(count);
     }
     Ok(())
 }
@@ -429,18 +432,18 @@ impl Decoded {
     fn read(&self, inputs: Inputs<'_>, from: u64, out: &mut [u8], work: &mut Work) -> io::Result<()> {
         let Work { packed, floats, partial } = work;
         let (per_block, block_bytes) = (self.codec.elements as u64, self.codec.bytes as u64);
-        let size = self.out.bytes();
-        let to = from + out.len() as u64;
-        let first_block = from / size / per_block;
-        let last_block = (to - 1) / size / per_block;
-        let start = first_block * block_bytes;
-        let whole = (last_block - first_block + 1) * block_bytes;
-        let packed = first(packed, whole as usize);
+        let decoded_bytes = self.out.bytes().saturating_mul(per_block);
+        let to = from.saturating_add(out.len() as u64);
+        let first_block = from.checked_div(decoded_bytes).unwrap_or(0);
+        let stored_start = first_block.saturating_mul(block_bytes);
+        let stored_end = to.div_ceil(decoded_bytes).saturating_mul(block_bytes);
+        let packed = first(packed, bytes_between(stored_start, stored_end));
         match &self.blocks {
             // A packed type's last block may be partly stored; what is missing is zero and past the last element.
             Blocks::Stored(extent) => {
-                let (stored, missing) = packed.split_at_mut(whole.min(extent.len().saturating_sub(start)) as usize);
-                inputs.read(*extent, start, stored)?;
+                let there = bytes_between(stored_start, stored_end.min(extent.len()));
+                let (stored, missing) = packed.split_at_mut(there.min(packed.len()));
+                inputs.read(*extent, stored_start, stored)?;
                 missing.fill(0);
             }
             Blocks::Computed(elements) => {
@@ -451,22 +454,23 @@ impl Decoded {
         if self.swap {
             quant::swap_fields(self.codec, packed);
         }
-        let blocks_a_step = (STEP / self.codec.elements).max(1);
-        let mut at = first_block * per_block * size;
+        let step = STEP.checked_div(self.codec.elements).unwrap_or(0).max(1);
+        let mut at = first_block.saturating_mul(decoded_bytes);
         let mut rest = out;
-        for blocks in packed.chunks(blocks_a_step * self.codec.bytes) {
-            let bytes = (blocks.len() / self.codec.bytes * self.codec.elements) as u64 * size;
-            let (a, b) = (from.max(at) - at, to.min(at + bytes) - at);
-            let (part, after) = rest.split_at_mut((b - a) as usize);
-            if b - a == bytes {
-                self.decode(blocks, part, floats);
+        for blocks in packed.chunks(step.saturating_mul(self.codec.bytes)) {
+            let count = blocks.len().checked_div(self.codec.bytes).unwrap_or(0) as u64;
+            let bytes = count.saturating_mul(decoded_bytes);
+            let (a, b) = (from.saturating_sub(at), to.saturating_sub(at).min(bytes));
+            let (wanted, after) = rest.split_at_mut(bytes_between(a, b).min(rest.len()));
+            if (a, b) == (0, bytes) {
+                self.decode(blocks, wanted, floats);
             } else {
-                let whole = first(partial, bytes as usize);
+                let whole = first(partial, bytes_between(0, bytes));
                 self.decode(blocks, whole, floats);
-                part.copy_from_slice(&whole[a as usize..b as usize]);
+                wanted.copy_from_slice(part(whole, a, b));
             }
             rest = after;
-            at += bytes;
+            at = at.saturating_add(bytes);
         }
         Ok(())
     }
@@ -487,12 +491,17 @@ impl Decoded {
                 if let Some(out) = as_floats(self.out, out) {
                     return decode(blocks, out);
                 }
-                let floats = first(floats, out.len() / self.out.bytes() as usize);
+                let floats = first(floats, out.len().checked_div(self.out.bytes() as usize).unwrap_or(0));
                 decode(blocks, floats);
                 convert(self.out, floats, out);
             }
         }
     }
+}
+
+/// The bytes from `from` to `to`; nothing where they are not all there.
+fn part(bytes: &[u8], from: u64, to: u64) -> &[u8] {
+    bytes.get(from as usize..to as usize).unwrap_or_default()
 }
 
 /// The place of f32 as floats, so that they need not be copied there: where it is aligned, which it is unless the read begins inside an element.

@@ -97,6 +97,17 @@ pub fn printable(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }
 
+/// So many of a thing, in words: `1 tensor`, `2 tensors`.
+pub fn counted(n: impl Into<u64>, one: &str, many: &str) -> String {
+    let n = n.into();
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// What an issue says of bytes that are nobody's.
+pub(crate) fn left_over(bytes: u64, after: &str, at: u64) -> String {
+    format!("{} after {after}, at {at}, {} to nothing", counted(bytes, "byte", "bytes"), if bytes == 1 { "belongs" } else { "belong" })
+}
+
 /// Bytes of a name as readable, terminal-safe text in double quotes.
 pub fn quoted(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);

@@ -176,7 +176,18 @@ pub fn open_container(source: &Arc<Source>) -> Result<Catalog> {
 
 /// The same for one of many containers; what was read of the files beside one is not read again for the next.
 fn open_among(source: &Arc<Source>, indexes: &Rc<hf_index::Indexes>) -> Result<Catalog> {
-    let format = recognise(source)?;
+    open_with(recognise(source)?, source, indexes)
+}
+
+/// Opens the container whose main file is `source` as one of this format, whatever it looks like.
+///
+/// # Errors
+/// Its header cannot be read to its end, or nothing of it is left to serve.
+pub fn open_as(format: &Format, source: &Arc<Source>) -> Result<Catalog> {
+    open_with(format, source, &Rc::default())
+}
+
+fn open_with(format: &Format, source: &Arc<Source>, indexes: &Rc<hf_index::Indexes>) -> Result<Catalog> {
     let mut builder = Builder::new(format.name);
     let mut opening = Opening { main: Arc::clone(source), indexes: Rc::clone(indexes) };
     (format.open)(&mut opening, &mut builder)

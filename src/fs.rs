@@ -8,15 +8,13 @@ use std::time::SystemTime;
 
 use crate::catalog::Tensor;
 use crate::content::Content;
-use crate::render::{self, Index, tensors};
+use crate::render::{Index, tensors};
 use crate::source::Health;
-use crate::tree::{Branch, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
+use crate::tree::{Branch, Document, Entry, File, Node, ROOT, Set, Tree, View, Views, What};
 
 pub use crate::content::{Bytes, Scratch};
+pub use crate::limits::FILE_NAME_BYTES as LONGEST_NAME;
 pub use crate::tree::Ino;
-
-/// Longest name of a file or folder, in bytes.
-pub const LONGEST_NAME: usize = 255;
 
 /// Why a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,12 +94,16 @@ pub struct Fs {
     tree: Tree,
     /// Counted when they are first asked for: nothing changes.
     totals: OnceLock<Totals>,
+    /// Where each document's text stands, made when its size is first asked for; by the document's number.
+    indexes: Vec<OnceLock<Index>>,
 }
 
 impl Fs {
     /// Builds it from sources.
     pub fn new(branches: Vec<Branch>, views: Views) -> Self {
-        Self { tree: Tree::new(branches, views), totals: OnceLock::new() }
+        let tree = Tree::new(branches, views);
+        let indexes = (0..tree.documents()).map(|_| OnceLock::new()).collect();
+        Self { tree, totals: OnceLock::new(), indexes }
     }
 
     /// The tree behind it.
@@ -148,7 +150,7 @@ impl Fs {
                 let modified = match file.what {
                     What::Source(id) => set.catalog().source(id).map_or(set.modified(), |s| s.modified()),
                     What::Stored(extent) => set.catalog().source(extent.source()).map_or(set.modified(), |s| s.modified()),
-                    What::Document(_) => set.modified(),
+                    What::Document(..) => set.modified(),
                 };
                 (self.file_size(file)?, 1, modified)
             }
@@ -168,7 +170,9 @@ impl Fs {
     /// There is no such inode.
     pub fn attr_so_far(&self, ino: Ino) -> Result<(Attr, bool), Errno> {
         match self.node(ino)? {
-            Node::File(file @ File { what: What::Document(_), .. }) if file.index.get().is_none() => {
+            Node::File(file @ File { what: What::Document(number, _), .. })
+                if self.indexes.get(*number as usize).is_some_and(|index| index.get().is_none()) =>
+            {
                 let modified = self.set(file)?.modified();
                 Ok((Attr { ino, size: 0, folder: false, links: 1, modified }, false))
             }
@@ -185,16 +189,17 @@ impl Fs {
         match file.what {
             What::Stored(extent) => Ok(extent.len()),
             What::Source(id) => Ok(set.catalog().source(id).ok_or(Errno::NotFound)?.len()),
-            What::Document(document) => Ok(self.index(file, set, document)?.len()),
+            What::Document(number, document) => Ok(self.index(number, set, document)?.len()),
         }
     }
 
-    fn index<'a>(&self, file: &'a File, set: &Set, document: render::Document) -> Result<&'a Index, Errno> {
-        if let Some(index) = file.index.get() {
+    fn index(&self, number: u32, set: &Set, document: Document) -> Result<&Index, Errno> {
+        let slot = self.indexes.get(number as usize).ok_or(Errno::NotFound)?;
+        if let Some(index) = slot.get() {
             return Ok(index);
         }
         let index = Index::new(set, document).map_err(|e| failed("rendering", &e))?;
-        Ok(file.index.get_or_init(|| index))
+        Ok(slot.get_or_init(|| index))
     }
 
     /// Calls `each` with the entries of a folder from position `start` on until it says false.
@@ -227,11 +232,11 @@ impl Fs {
                     }
                     What::Stored(extent) => (extent.len(), Nature::Part, catalog.source(extent.source()).map_or(Health::Same, |source| source.health())),
                     // Values and sums are read from the files; the other documents were read when they were opened.
-                    What::Document(render::Document::Key(_) | render::Document::Text(_) | render::Document::Metadata | render::Document::Sums) => {
+                    What::Document(_, Document::Key(_) | Document::Text(_) | Document::Metadata | Document::Sums) => {
                         let health = catalog.containers().map(|(_, source)| source.health()).find(|health| *health != Health::Same);
                         (0, Nature::Text, health.unwrap_or(Health::Same))
                     }
-                    What::Document(_) => (0, Nature::Text, Health::Same),
+                    What::Document(..) => (0, Nature::Text, Health::Same),
                 }
             }
             Node::TensorFile(set, view, tensor) => {
@@ -252,9 +257,9 @@ impl Fs {
     /// There is no such file, or its bytes cannot be had.
     pub fn read<'a>(&'a self, ino: Ino, offset: u64, size: u32, scratch: &'a mut Scratch) -> Result<Bytes<'a>, Errno> {
         let size = u64::from(size);
-        if let Node::File(file @ File { what: What::Document(document), .. }) = self.node(ino)? {
+        if let Node::File(file @ File { what: What::Document(number, document), .. }) = self.node(ino)? {
             let set = self.set(file)?;
-            let index = self.index(file, set, *document)?;
+            let index = self.index(*number, set, *document)?;
             index.read(set, *document, offset, size, scratch.start()).map_err(|e| failed("rendering", &e))?;
             return Ok(Bytes::Copied(scratch.text()));
         }
@@ -292,7 +297,7 @@ impl Fs {
             Node::File(file) => {
                 let set = self.set(file)?;
                 match file.what {
-                    What::Document(_) => Err(Errno::NotFound),
+                    What::Document(..) => Err(Errno::NotFound),
                     What::Stored(extent) => Ok((Content::stored(extent), set)),
                     What::Source(id) => {
                         let source = set.catalog().source(id).ok_or(Errno::NotFound)?;

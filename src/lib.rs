@@ -5,12 +5,9 @@
 //!
 //! Modules that handle numbers from files are held to two more lints than the rest: no indexing, no unchecked arithmetic.
 
-pub mod content;
 pub mod error;
-pub mod fs;
 #[cfg(feature = "mount")]
 pub mod fuse;
-mod json;
 pub mod limits;
 #[cfg(feature = "mount")]
 pub mod memory;
@@ -18,7 +15,6 @@ pub mod memory;
 pub mod opens;
 #[cfg(feature = "mount")]
 pub mod pool;
-pub mod render;
 #[cfg(feature = "mount")]
 pub mod sys;
 pub mod tree;
@@ -26,9 +22,15 @@ pub mod tree;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod catalog;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod content;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod dtype;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod formats;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod fs;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+mod json;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod quant;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
@@ -36,4 +38,10 @@ pub mod reader;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod recipe;
 #[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod render;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub mod source;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod sources;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+pub mod view;

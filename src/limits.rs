@@ -20,6 +20,8 @@ pub const NESTING: usize = 32;
 pub const INLINE_STRING_BYTES: u64 = 4096;
 /// Most values that nested metadata arrays may hold in memory.
 pub const NESTED_VALUES: u64 = 1 << 20;
+/// Most bytes of text in nested metadata arrays, which are rendered in one go.
+pub const NESTED_BYTES: u64 = 64 << 20;
 /// Most issues that are kept; what comes after them is counted.
 pub const ISSUES: usize = 10_000;
 /// Most folders that one tensor name may open; later slashes are encoded.

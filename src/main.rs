@@ -5,6 +5,7 @@ use std::process::ExitCode;
 mod cli;
 mod commands;
 mod mount;
+#[warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 mod text;
 
 fn main() -> ExitCode {

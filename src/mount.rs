@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
-use mount_tensors::error::{Error, Result, printable, reason};
+use mount_tensors::error::{Error, Result, counted, printable, reason};
 use mount_tensors::fs::Fs;
 use mount_tensors::fuse::{self, Adapter, OpenedInodes, Opening, Ownership};
 use mount_tensors::opens::{Opens, Setting};
@@ -54,12 +54,14 @@ fn greeting(fs: &Fs, point: &Path) -> String {
     let sets = fs.tree().sets();
     let tensors: u64 = sets.iter().map(|set| u64::from(set.catalog().len())).sum();
     let files: usize = sets.iter().map(|set| set.catalog().containers().count()).sum();
-    let files = if files == 1 { "1 file".to_string() } else { format!("{files} files") };
-    let mut text = format!("{}: {tensors} tensors of {files}\n", printable(&point.to_string_lossy()));
+    let (tensors, files) = (counted(tensors, "tensor", "tensors"), counted(files as u64, "file", "files"));
+    let mut text = format!("{}: {tensors} of {files}\n", printable(&point.to_string_lossy()));
     if let [only] = sets {
         let path = only.catalog().tensors().find_map(|tensor| only.path(View::Npy, tensor));
-        if let Some(path) = path.and_then(|path| String::from_utf8(path).ok()).filter(|path| !path.contains(['"', '\\'])) {
-            text.push_str(&format!("np.load(\"{}/{path}\", mmap_mode=\"r\")\n", printable(point.to_string_lossy().trim_end_matches('/'))));
+        // What Python would read in another way is not shown as something to be typed.
+        let path = path.and_then(|path| point.join(OsString::from_vec(path)).into_os_string().into_string().ok());
+        if let Some(path) = path.filter(|path| printable(path) == *path && !path.contains(['"', '\\'])) {
+            text.push_str(&format!("np.load(\"{path}\", mmap_mode=\"r\")\n"));
         }
     }
     text
@@ -82,7 +84,8 @@ fn tell_issues(fs: &Fs, strict: bool) -> Result<()> {
     }
     match issues.first() {
         Some(first) if strict => {
-            Err(Error::format(format!("{} issues, and --strict makes any a failure; the first: {}: {}", issues.len(), first.place, first.what)))
+            let count = counted(issues.len() as u64, "issue", "issues");
+            Err(Error::format(format!("{count}, and --strict makes any a failure; the first: {}: {}", first.place, first.what)))
         }
         _ => Ok(()),
     }

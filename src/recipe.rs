@@ -1,7 +1,8 @@
 //! Tensors whose elements are computed from stored bytes when they are read.
 //!
 //! A container may hold a tensor as a strided view of a larger run, as sparse parts, or as packed values with scales beside them. A recipe knows the extents
-//! that it needs and computes any run of elements on its own; nothing is kept between two reads.
+//! that it needs and computes any run of elements on its own. What one keeps from a read for the next (a tile, a place to go on from) is a cache of
+//! bounded size: the elements do not depend on it.
 
 use std::io;
 use std::sync::Arc;

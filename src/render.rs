@@ -1,17 +1,16 @@
-//! Documents that are rendered when they are read: JSON about a container, and .npy headers.
+//! Documents that are rendered when they are read: JSON about a container.
 //!
 //! A large document is never held whole. Its length is counted once, when it is first asked for, and a checkpoint is kept every 64 KiB; a read renders
 //! again from the checkpoint before it.
 
 mod info;
-pub mod npy;
 pub(crate) mod tensors;
 mod values;
 
 use std::io;
 
 use crate::json;
-use crate::tree::Set;
+use crate::tree::{Document, Set};
 
 pub use tensors::row_bytes;
 
@@ -21,25 +20,6 @@ pub fn tensor_json(set: &Set, tensor: crate::catalog::Tensor<'_>) -> Vec<u8> {
     tensors::object(set, tensor, &mut out);
     out.push(b'\n');
     out
-}
-
-/// A document about one catalogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Document {
-    /// `info.json`
-    Info,
-    /// `issues.json`
-    Issues,
-    /// `tensors.json`
-    Tensors,
-    /// `metadata.json`
-    Metadata,
-    /// One key's value as JSON.
-    Key(u32),
-    /// One key's string, verbatim.
-    Text(u32),
-    /// `source/SHA256SUMS`
-    Sums,
 }
 
 /// Where the rendering of a document stands.
@@ -53,6 +33,8 @@ pub struct Cursor {
     pub(crate) at: u64,
     /// Whether the string being rendered is base64, because it is not UTF-8.
     pub(crate) base64: bool,
+    /// The long string of an array that is being rendered.
+    pub(crate) long: Option<values::Long>,
 }
 
 /// Renders the next part of a document onto `out`; false when there is nothing left.
@@ -104,13 +86,13 @@ impl Index {
         loop {
             if index.len >= due {
                 index.checkpoints.push((index.len, cursor));
-                due = index.len + INTERVAL;
+                due = index.len.saturating_add(INTERVAL);
             }
             part.clear();
             if !next(set, document, &mut cursor, &mut part)? {
                 return Ok(index);
             }
-            index.len += part.len() as u64;
+            index.len = index.len.saturating_add(part.len() as u64);
         }
     }
 
@@ -141,11 +123,11 @@ impl Index {
             if !next(set, document, &mut cursor, &mut part)? {
                 break;
             }
-            let after = position + part.len() as u64;
+            let after = position.saturating_add(part.len() as u64);
             if after > offset {
                 let from = offset.saturating_sub(position) as usize;
-                let to = (end.min(after) - position) as usize;
-                out.extend_from_slice(&part[from..to]);
+                let to = end.min(after).saturating_sub(position) as usize;
+                out.extend_from_slice(part.get(from..to).unwrap_or_default());
             }
             position = after;
         }

@@ -81,19 +81,21 @@ fn write_numbers(fs: &Fs, attr: Attr, start: u64, layout: Layout, tensor: Tensor
     if tensor.order() == Order::F {
         let width = layout.bytes as u64;
         for flat in 0..tensor.elements() {
-            let element = read(fs, attr, start + fortran_position(flat, &shape) * width, layout.bytes as u32)?;
+            let offset = fortran_position(flat, &shape).saturating_mul(width).saturating_add(start);
+            let element = read(fs, attr, offset, layout.bytes as u32)?;
             line.put(&number(layout, &element))?;
         }
         return line.out.flush();
     }
-    let step = (1 << 20) / layout.bytes * layout.bytes;
+    // A multiple of every element's size.
+    let step = 1 << 20;
     let mut at = start;
     while at < attr.size {
-        let bytes = read(fs, attr, at, u32::try_from(step).unwrap_or(u32::MAX))?;
+        let bytes = read(fs, attr, at, step)?;
         if bytes.is_empty() {
             break;
         }
-        at += bytes.len() as u64;
+        at = at.saturating_add(bytes.len() as u64);
         for element in bytes.chunks_exact(layout.bytes) {
             line.put(&number(layout, element))?;
         }
@@ -111,12 +113,12 @@ fn row(shape: &[u64]) -> u64 {
 
 /// Where in Fortran order the element stands that is number `flat` in C order.
 fn fortran_position(flat: u64, shape: &[u64]) -> u64 {
-    let mut indices = vec![0; shape.len()];
+    let mut indices = vec![0u64; shape.len()];
     let mut rest = flat;
     for (index, size) in indices.iter_mut().zip(shape).rev() {
-        (*index, rest) = (rest % size, rest / size);
+        (*index, rest) = (rest.checked_rem(*size).unwrap_or(0), rest.checked_div(*size).unwrap_or(0));
     }
-    indices.iter().zip(shape).rev().fold(0, |position, (index, size)| position * size + index)
+    indices.iter().zip(shape).rev().fold(0u64, |position, (index, size)| position.saturating_mul(*size).saturating_add(*index))
 }
 
 /// The line that is being written.
@@ -129,7 +131,7 @@ struct Line<'a> {
 impl Line<'_> {
     fn put(&mut self, number: &str) -> io::Result<()> {
         self.out.write_all(number.as_bytes())?;
-        self.left -= 1;
+        self.left = self.left.saturating_sub(1);
         if self.left > 0 {
             return self.out.write_all(b" ");
         }
@@ -147,17 +149,21 @@ fn number(layout: Layout, element: &[u8]) -> String {
         return format!(" ({}{sign}{imaginary}j)", number(half, real));
     }
     let mut word = [0u8; 8];
-    for (i, byte) in element.iter().enumerate() {
-        word[if layout.big { element.len() - 1 - i } else { i }] = *byte;
+    let place = |(to, from): (&mut u8, &u8)| *to = *from;
+    if layout.big {
+        word.iter_mut().zip(element.iter().rev()).for_each(place);
+    } else {
+        word.iter_mut().zip(element).for_each(place);
     }
     let bits = u64::from_le_bytes(word);
-    let unused = 64 - 8 * layout.bytes as u32;
+    // An integer has one to eight bytes.
+    let unused = 64u32.saturating_sub((layout.bytes as u32).saturating_mul(8));
     match (layout.kind, layout.bytes) {
         ('f', 8) => exponent(f64::from_bits(bits)),
         ('f', 4) => exponent(f32::from_bits(bits as u32).into()),
         ('f', _) => exponent(half::f16::from_bits(bits as u16).into()),
         ('w', _) => exponent(f32::from_bits((bits as u32) << 16).into()),
-        ('i', _) => exponent(((bits << unused).cast_signed() >> unused) as f64),
+        ('i', _) => exponent((bits.unbounded_shl(unused).cast_signed().unbounded_shr(unused)) as f64),
         _ => exponent(bits as f64),
     }
 }

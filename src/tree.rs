@@ -7,19 +7,16 @@
 
 pub(crate) mod names;
 mod set;
-mod view;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::catalog::{Catalog, Section, SideBytes};
-use crate::render::{self, Index};
 use crate::source::{Extent, SourceId};
 
+pub use crate::view::{View, Views};
 pub use set::Set;
-pub(crate) use view::canonical;
-pub use view::{View, Views};
 
 /// An inode number; the root's is 1.
 pub type Ino = u64;
@@ -62,15 +59,32 @@ pub struct File {
     pub set: u32,
     /// What it holds.
     pub what: What,
-    /// The index of a rendered document, made when its size is first asked for.
-    pub index: OnceLock<Index>,
+}
+
+/// A document about one catalogue; what it says is not the tree's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// `info.json`
+    Info,
+    /// `issues.json`
+    Issues,
+    /// `tensors.json`
+    Tensors,
+    /// `metadata.json`
+    Metadata,
+    /// One key's value as JSON.
+    Key(u32),
+    /// One key's string, verbatim.
+    Text(u32),
+    /// `source/SHA256SUMS`
+    Sums,
 }
 
 /// What a file of the arena holds.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
-    /// A document that is rendered on read.
-    Document(render::Document),
+    /// A document that is rendered on read: its number among all of them, and which it is.
+    Document(u32, Document),
     /// Stored bytes.
     Stored(Extent),
     /// A whole container.
@@ -103,13 +117,14 @@ pub struct Entry<'a> {
 pub struct Tree {
     nodes: Vec<Fixed>,
     sets: Vec<Set>,
+    documents: u32,
     modified: SystemTime,
 }
 
 impl Tree {
     /// Builds the tree of all branches with these views.
     pub fn new(branches: Vec<Branch>, views: Views) -> Self {
-        let mut builder = Builder { views, nodes: vec![Pending::default()], sets: Vec::new(), next: HashMap::new() };
+        let mut builder = Builder { views, nodes: vec![Pending::default()], sets: Vec::new(), documents: 0, next: HashMap::new() };
         for Branch { name, top, parts } in branches {
             let folder = match name {
                 Some(name) => builder.folder_for(0, &name),
@@ -153,6 +168,11 @@ impl Tree {
     /// The newest source's time of modification: the time of folders that belong to no one source.
     pub fn modified(&self) -> SystemTime {
         self.modified
+    }
+
+    /// How many documents there are, which are numbered from 0.
+    pub fn documents(&self) -> u32 {
+        self.documents
     }
 
     /// How many files and folders there are.
@@ -229,6 +249,7 @@ struct Builder {
     views: Views,
     nodes: Vec<Pending>,
     sets: Vec<Set>,
+    documents: u32,
     /// The number to try next for a name that is taken, so that very many equal names stay linear.
     next: HashMap<(u32, Vec<u8>), u64>,
 }
@@ -274,7 +295,7 @@ impl Builder {
 
     /// A new folder under a name that may hold `/`; a name that is taken gets `~2`.
     fn folder_for(&mut self, parent: u32, name: &[u8]) -> u32 {
-        let mut parts = names::components(name, 12);
+        let mut parts = names::components(name, names::NUMBER_ROOM);
         let last = parts.pop().unwrap_or_default();
         let parent = parts.iter().fold(parent, |parent, part| self.folder(parent, part));
         let node = self.new_node(Pending::default());
@@ -292,25 +313,33 @@ impl Builder {
 
     /// A file under a name that may hold `/`, with an extension.
     fn file(&mut self, folder: u32, name: &[u8], extension: &str, set: u32, what: What) {
-        let mut parts = names::components(name, extension.len() + 8);
+        let mut parts = names::components(name, extension.len() + names::NUMBER_ROOM);
         let last = [parts.pop().unwrap_or_default().as_slice(), extension.as_bytes()].concat();
         let folder = parts.iter().fold(folder, |parent, part| self.folder(parent, part));
+        self.leaf(folder, &last, set, what);
+    }
+
+    /// A file under a name that is safe already.
+    fn leaf(&mut self, folder: u32, name: &[u8], set: u32, what: What) {
         let node = self.new_node(Pending::File(set, what));
-        self.put(folder, &last, Target::Node(node));
+        self.put(folder, name, Target::Node(node));
+    }
+
+    /// A document under a name that may hold `/`, with an extension.
+    fn document(&mut self, folder: u32, name: &[u8], extension: &str, set: u32, document: Document) {
+        let number = self.documents;
+        self.documents += 1;
+        self.file(folder, name, extension, set, What::Document(number, document));
     }
 
     /// Adds the whole tree of one catalogue to a folder.
     fn add(&mut self, root: u32, catalog: Catalog) {
         let number = self.sets.len() as u32;
         let set = Set::new(Arc::new(catalog), self.views);
-        let document = |document| What::Document(document);
-        for (name, what) in [
-            ("info.json", render::Document::Info),
-            ("issues.json", render::Document::Issues),
-            ("tensors.json", render::Document::Tensors),
-            ("metadata.json", render::Document::Metadata),
-        ] {
-            self.file(root, name.as_bytes(), "", number, document(what));
+        for (name, what) in
+            [("info.json", Document::Info), ("issues.json", Document::Issues), ("tensors.json", Document::Tensors), ("metadata.json", Document::Metadata)]
+        {
+            self.document(root, name.as_bytes(), "", number, what);
         }
         let views = set.shown();
         self.sets.push(set);
@@ -318,7 +347,7 @@ impl Builder {
         if self.views.metadata && !catalog.metadata().is_empty() {
             let folder = self.folder(root, b"metadata");
             for (index, (key, _)) in catalog.metadata().iter().enumerate() {
-                self.file(folder, key, ".json", number, document(render::Document::Key(index as u32)));
+                self.document(folder, key, ".json", number, Document::Key(index as u32));
             }
         }
         for side in catalog.sides() {
@@ -328,21 +357,20 @@ impl Builder {
             };
             if wanted {
                 let folder = self.folder(root, name);
-                let what = match side.bytes {
-                    SideBytes::Stored(extent) => What::Stored(extent),
-                    SideBytes::Json(index) => document(render::Document::Key(index as u32)),
-                    SideBytes::Text(index) => document(render::Document::Text(index as u32)),
-                };
-                self.file(folder, &side.name, "", number, what);
+                match side.bytes {
+                    SideBytes::Stored(extent) => self.file(folder, &side.name, "", number, What::Stored(extent)),
+                    SideBytes::Json(index) => self.document(folder, &side.name, "", number, Document::Key(index as u32)),
+                    SideBytes::Text(index) => self.document(folder, &side.name, "", number, Document::Text(index as u32)),
+                }
             }
         }
         if self.views.source {
             let folder = self.folder(root, b"source");
             for (id, _) in catalog.containers() {
                 let name = self.sets[number as usize].source_name(id).to_vec();
-                self.file(folder, &name, "", number, What::Source(id));
+                self.leaf(folder, &name, number, What::Source(id));
             }
-            self.file(folder, b"SHA256SUMS", "", number, document(render::Document::Sums));
+            self.document(folder, b"SHA256SUMS", "", number, Document::Sums);
         }
         for view in View::ALL.into_iter().filter(|view| views & view.bit() != 0) {
             let (parent, name) = match view.folder().split_once('/') {
@@ -362,8 +390,8 @@ impl Builder {
         let modified = self.sets.iter().map(Set::modified).max().unwrap_or(UNIX_EPOCH);
         let nodes = self.nodes.into_iter().map(|node| match node {
             Pending::Folder(entries) => Fixed::Folder(Folder { entries: entries.into_iter().map(|(name, t)| (name.into_boxed_slice(), t)).collect() }),
-            Pending::File(set, what) => Fixed::File(File { set, what, index: OnceLock::new() }),
+            Pending::File(set, what) => Fixed::File(File { set, what }),
         });
-        Tree { nodes: nodes.collect(), sets: self.sets, modified }
+        Tree { nodes: nodes.collect(), sets: self.sets, documents: self.documents, modified }
     }
 }

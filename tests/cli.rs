@@ -367,6 +367,9 @@ fn wrong_usage_is_exit_code_2() {
         let (code, errors) = failure(arguments);
         assert_eq!(code, 2, "{arguments:?}: {errors}");
     }
+    // An option is named as it was written.
+    let unknown = (2, "mount-tensors: unknown option \"no_such_option\" after -o\nhint: see --help\n".to_string());
+    assert_eq!(failure(&["-o", "ro,no_such_option=1", "a", "b"]), unknown);
 }
 
 #[test]

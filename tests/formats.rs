@@ -12,10 +12,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use mount_tensors::catalog::Order;
+use mount_tensors::content::npy;
 use mount_tensors::formats::{self, FORMATS};
 use mount_tensors::fs::{Errno, Fs};
 use mount_tensors::quant::narrow;
-use mount_tensors::render::npy;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use support::{fixture_formats, fixtures, json, open, read, walk};

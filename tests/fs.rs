@@ -206,7 +206,13 @@ fn random_trees_keep_every_name() {
                 // The same bytes under one more name: links.
                 let own = name(&mut random, &names);
                 let offset = gguf.data.len() - size;
-                gguf.info(&own, &[elements], kind, offset as u64);
+                // Of another shape or type only what has no header is the same file, or only what is stored.
+                let (shape, kind) = match random.below(3) {
+                    0 => (vec![elements, 1], kind),
+                    1 => (vec![size as u64], 24),
+                    _ => (vec![elements], kind),
+                };
+                gguf.info(&own, &shape, kind, offset as u64);
                 names.push(own);
                 bytes.push(bytes.last().unwrap().clone());
             }
@@ -511,6 +517,23 @@ fn files_of_one_content_are_one_inode() {
     assert!(paths.len() > 1 && inodes.len() == 1, "{paths:?} are {inodes:?}");
     // raw/, as/raw-f32/ of each.
     assert_eq!(fs.attr(*inodes.iter().next().unwrap()).unwrap().links as usize, 2 * paths.len());
+}
+
+#[test]
+fn tied_tensors_of_two_shapes_share_what_has_no_header() {
+    let entry = |dtype: &str, shape: &str| format!("{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[0,16]}}");
+    let json = format!("{{\"a\":{},\"b\":{},\"c\":{}}}", entry("F32", "[4]"), entry("F32", "[2,2]"), entry("I32", "[4]"));
+    let fs = open_bytes("x", safetensors(&json, &[7; 16])).unwrap();
+    check_tree(&fs);
+    let attr = |path: &str| fs.attr(fs.resolve(path.as_bytes()).unwrap()).unwrap();
+    for path in ["raw/a.f32", "raw/b.f32", "raw/c.i32", "as/raw-f32/a.f32", "as/raw-f32/b.f32"] {
+        assert_eq!((attr(path).ino, attr(path).links), (attr("raw/a.f32").ino, 5), "{path}");
+    }
+    for path in ["as/raw-bf16/a.bf16", "as/raw-f16/b.f16"] {
+        assert_eq!(attr(path).links, 2, "{path}");
+    }
+    assert_ne!(attr("npy/a.npy").ino, attr("npy/b.npy").ino);
+    assert_eq!((attr("npy/b.npy").links, attr("npy/c.npy").links), (2, 1));
 }
 
 #[test]

@@ -124,6 +124,10 @@ fn a_folder_without_a_top_shows_each_container() {
     // Two files at the top, neither with a usual name.
     let folder = Folder::new(&[("x.safetensors", &one("x", 1)), ("y.safetensors", &one("y", 2))]);
     assert_eq!(names(&folder.open(), ""), ["x", "y"]);
+    // Two of one name keep their extensions.
+    folder.write("y.npy", &npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n", &[0; 4]));
+    assert_eq!(names(&folder.open(), ""), ["x", "y.npy", "y.safetensors"]);
+    fs::remove_file(folder.path().join("y.npy")).unwrap();
     // One of them has it.
     folder.write("model.safetensors", &one("m", 3));
     let fs = folder.open();

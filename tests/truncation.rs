@@ -392,6 +392,46 @@ fn gguf_arrays_nested_100_000_deep() {
     assert!(refusal(gguf.build()).contains("deep"));
 }
 
+/// Long strings in an array are rendered piece by piece, wherever a read begins.
+#[test]
+fn gguf_long_strings_in_arrays() {
+    let long = "é\"\n".repeat(60_000).into_bytes();
+    let binary: Vec<u8> = (0..=255).cycle().take(150_001).collect();
+    let strings: [&[u8]; 7] = [b"first", &long, b"", &binary, &long[..4097], &long[..4096], b"last"];
+    let mut value = [&8u32.to_le_bytes()[..], &(strings.len() as u64).to_le_bytes()].concat();
+    strings.iter().for_each(|text| value.extend(gguf_string(text)));
+    let mut gguf = sound();
+    gguf.key(b"k", 9, &value);
+    gguf.key(b"after", 7, &[1]);
+    let fs = accepted("x", gguf.build());
+    let rendered = json(&fs, "metadata.json");
+    assert_eq!(rendered["after"]["value"], true);
+    let found = rendered["k"]["value"].as_array().unwrap();
+    assert_eq!(found.len(), strings.len());
+    for (text, found) in strings.iter().zip(found) {
+        match std::str::from_utf8(text) {
+            Ok(text) => assert!(found == text, "{} bytes of text", text.len()),
+            Err(_) => assert_eq!(found["base64"].as_str().unwrap().len(), text.len().div_ceil(3) * 4),
+        }
+    }
+    let whole = read(&fs, "metadata/k.json").unwrap();
+    let ino = fs.resolve(b"metadata/k.json").unwrap();
+    for offset in (0..whole.len()).step_by(40_961) {
+        let end = (offset + 7_000).min(whole.len());
+        assert!(read_at(&fs, ino, offset as u64, 7_000).unwrap() == whole[offset..end], "at {offset}");
+    }
+}
+
+/// Nested arrays are rendered in one go, and are bounded for that.
+#[test]
+fn gguf_a_long_text_in_a_nested_array() {
+    let text = vec![b'x'; 70 << 20];
+    let inner = [&8u32.to_le_bytes()[..], &1u64.to_le_bytes(), &gguf_string(&text)].concat();
+    let mut gguf = sound();
+    gguf.key(b"k", 9, &[&9u32.to_le_bytes()[..], &1u64.to_le_bytes(), &inner].concat());
+    assert!(refusal(gguf.build()).contains("nested arrays hold more than"));
+}
+
 /// Many small arrays cost memory in proportion to the file.
 #[test]
 fn gguf_wide_arrays_of_arrays() {
@@ -759,6 +799,15 @@ fn safetensors_duplicate_keys() {
     assert_eq!(issues(&fs).len(), 1);
     let fs = accepted("x", beside("\"__metadata__\":{\"k\":\"1\"},\"__metadata__\":{\"k\":\"2\"}"));
     assert_eq!(read(&fs, "raw/good.f32").unwrap(), [1; 16]);
+    assert_eq!(read(&fs, "metadata/k~2.json").unwrap(), b"\"2\"\n");
+    assert_eq!(issues(&fs).len(), 2);
+    // Order, equal keys and integers of any size are what the file says.
+    let fs =
+        accepted("x", beside("\"__metadata__\":{\"z\":\"1\",\"a\":\"2\",\"z\":\"3\",\"n\":[18446744073709551616, {\"y\":1, \"x\":-9223372036854775809}]}"));
+    let expected = "{\n\"z\": {\"type\": \"string\", \"value\": \"1\"},\n\"a\": {\"type\": \"string\", \"value\": \"2\"},\n\"z~2\": {\"type\": \"string\", \"value\": \"3\"},\n\
+                    \"n\": {\"type\": \"json\", \"value\": [18446744073709551616,{\"y\":1,\"x\":-9223372036854775809}]}\n}\n";
+    assert_eq!(String::from_utf8(read(&fs, "metadata.json").unwrap()).unwrap(), expected);
+    assert_eq!(issues(&fs).len(), 2);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Catalog, Data, Issue, Order, Row, SideFile, Span, Value};
 use crate::dtype::DType;
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, left_over, quoted};
 use crate::limits;
 use crate::reader::Endian;
 use crate::recipe::{Elements, Scheme};
@@ -102,6 +102,7 @@ impl Builder {
             dimensions: Vec::new(),
             metadata: Vec::new(),
             facts: Vec::new(),
+            quotes: Vec::new(),
             sides: Vec::new(),
             issues: Vec::new(),
             endian: Endian::Little,
@@ -224,6 +225,11 @@ impl Builder {
     /// Adds a fact to info.json.
     pub fn fact(&mut self, key: &str, value: serde_json::Value) {
         self.catalog.facts.push((key.to_string(), value));
+    }
+
+    /// Adds a fact that is JSON text of the container's own to info.json.
+    pub fn quote(&mut self, key: &str, text: String) {
+        self.catalog.quotes.push((key.to_string(), text));
     }
 
     /// Adds a line to a list in info.json, unless it is there already; several files of a set share the list.
@@ -384,16 +390,16 @@ impl Builder {
             return Ok((elements, Data::Computed(Arc::clone(computed), needed)));
         }
         if let Some(stored) = spec.bytes.filter(|stored| *stored != needed) {
-            return Err(format!("has {stored} bytes, expected {needed} for shape {:?} of {}", spec.shape, spec.dtype));
+            return Err(format!("has {}, expected {needed} for shape {:?} of {}", counted(stored, "byte", "bytes"), spec.shape, spec.dtype));
         }
         let source = self.catalog.sources.get(spec.source as usize).ok_or("its source is missing")?;
         match Extent::new(spec.source, source, offset, needed) {
             Some(extent) => Ok((elements, Data::Stored(extent))),
             None => Err(match offset.checked_add(needed) {
                 Some(end) => format!(
-                    "its data ends at byte {end}, the file ends at {}: {} bytes are missing (a download that was cut short?)",
+                    "its data ends at byte {end}, the file ends at {}: {} (a download that was cut short?)",
                     source.len(),
-                    end.saturating_sub(source.len())
+                    counted(end.saturating_sub(source.len()), "byte is missing", "bytes are missing")
                 ),
                 None => format!("its data starts at byte {offset}, far outside the file of {} bytes", source.len()),
             }),
@@ -425,7 +431,7 @@ impl Builder {
             let more = self.more_issues;
             self.catalog.issues.push(Issue {
                 place: self.path(0),
-                what: format!("{more} further issues"),
+                what: counted(more, "further issue", "further issues"),
                 done: format!("only the first {} are listed", limits::ISSUES),
             });
         }
@@ -538,13 +544,17 @@ impl Builder {
             for extent in extents.iter().skip(first).take_while(|e| e.source() == region.source) {
                 let hole = extent.offset().saturating_sub(at);
                 if hole > region.slack {
-                    self.issue(place.clone(), format!("{hole} bytes at {at} belong to no tensor"), "shown in source/ only");
+                    self.issue(
+                        place.clone(),
+                        format!("{} at {at} {} to no tensor", counted(hole, "byte", "bytes"), if hole == 1 { "belongs" } else { "belong" }),
+                        "shown in source/ only",
+                    );
                 }
                 at = at.max(end(*extent));
             }
             let rest = region.end.saturating_sub(at);
             if rest > region.slack {
-                self.issue(place, format!("{rest} bytes after the last tensor, at {at}, belong to nothing"), "shown in source/ only");
+                self.issue(place, left_over(rest, "the last tensor", at), "shown in source/ only");
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use mount_tensors::catalog::{Catalog, Tensor};
 use mount_tensors::content::Content;
 use mount_tensors::dtype::Endian;
-use mount_tensors::error::{Result, printable, quoted};
+use mount_tensors::error::{Result, counted, printable, quoted};
 use mount_tensors::fs::Scratch;
 use mount_tensors::tree::View;
 
@@ -44,10 +44,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<u8> {
             issues += check.report.into_inner().unwrap_or_else(PoisonError::into_inner).issues;
             let bytes = catalog.containers().map(|(_, s)| s.len()).fold(0, u64::saturating_add);
             let path = catalog.containers().next().map_or_else(|| source.to_string_lossy().into_owned(), |(_, s)| s.path().to_string_lossy().into_owned());
-            let _ = writeln!(out, "{}: {} tensors, {bytes} bytes", printable(&path), catalog.len());
+            let _ = writeln!(out, "{}: {}, {}", printable(&path), counted(catalog.len(), "tensor", "tensors"), counted(bytes, "byte", "bytes"));
         }
     }
-    written(writeln!(out, "{issues} issues"))?;
+    written(writeln!(out, "{}", counted(issues, "issue", "issues")))?;
     Ok(u8::from(issues > 0))
 }
 

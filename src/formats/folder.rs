@@ -3,7 +3,7 @@
 //! In a folder every file is recognised by its content. A set (the shards of an index, a split GGUF) counts once. The model at the top gives the root's tree;
 //! every other container has its own. Small files at the top that are no containers are shown in `config/` and `tokenizer/`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -85,7 +85,7 @@ struct Found {
     /// Path relative to the folder.
     relative: PathBuf,
     source: Arc<Source>,
-    /// The format's name if it is a container, and whether it is an index.
+    /// Whether it is an index; `None` if it is no container.
     container: Option<bool>,
 }
 
@@ -125,7 +125,8 @@ fn open_folder(folder: &Path) -> Result<Collection> {
     }
     let top = choose_top(&opened).map(|index| opened.remove(index).2);
     opened.sort_by(|(a, ..), (b, ..)| a.cmp(b));
-    let parts = opened.into_iter().map(|(path, _, catalog)| (part_name(&path), catalog)).collect();
+    let names = part_names(opened.iter().map(|(path, ..)| path.as_path()));
+    let parts = names.into_iter().zip(opened).map(|(name, (.., catalog))| (name, catalog)).collect();
     let mut collection = Collection { top, parts };
     for (_, error) in &refused {
         log::warn!("{error}");
@@ -141,6 +142,18 @@ fn open_folder(folder: &Path) -> Result<Collection> {
         add_sides(top, &files, &claimed);
     }
     Ok(collection)
+}
+
+/// The names of parts: their files' without the extension, with it where that alone tells them apart (`x.npy` beside `x.npz`).
+fn part_names<'a>(files: impl Iterator<Item = &'a Path>) -> Vec<Vec<u8>> {
+    let names: Vec<(&Path, Vec<u8>)> = files.map(|relative| (relative, part_name(relative))).collect();
+    let mut uses: HashMap<&[u8], u32> = HashMap::new();
+    for (_, name) in &names {
+        let count = uses.entry(name).or_default();
+        *count = count.saturating_add(1);
+    }
+    let alone = |name: &[u8]| uses.get(name).is_none_or(|count| *count < 2);
+    names.iter().map(|(relative, name)| if alone(name) { name.clone() } else { relative.as_os_str().as_bytes().to_vec() }).collect()
 }
 
 fn part_name(relative: &Path) -> Vec<u8> {

@@ -9,10 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
+use super::safetensors::{Members, Name};
 use super::{Format, Head, Opening, Shards};
 use crate::catalog::{Builder, Section, SideBytes, SideFile};
 use crate::error::{Error, Result, quoted};
+use crate::json::reprinted;
 use crate::limits;
 use crate::source::{Extent, Source};
 
@@ -33,14 +36,14 @@ fn sniff(head: &Head<'_>) -> bool {
 /// What an index says, in its own order.
 pub(super) struct Index {
     source: Arc<Source>,
-    metadata: serde_json::Value,
+    metadata: Option<Box<RawValue>>,
     weight_map: Vec<(String, String)>,
 }
 
 #[derive(Deserialize)]
 struct Text {
     #[serde(default)]
-    metadata: serde_json::Value,
+    metadata: Option<Box<RawValue>>,
     weight_map: Pairs,
 }
 
@@ -133,8 +136,8 @@ pub(super) fn open_index(opening: &Opening, index: &Index, builder: &mut Builder
     if let Some(extent) = Extent::new(side, &index.source, 0, index.source.len()) {
         builder.side(SideFile { section: Section::Config, name, bytes: SideBytes::Stored(extent) });
     }
-    if !index.metadata.is_null() {
-        builder.fact("index", index.metadata.clone());
+    if let Some(metadata) = &index.metadata {
+        add_metadata(metadata.get(), &index.source, builder);
     }
     let map: HashMap<&[u8], &str> = index.weight_map.iter().map(|(tensor, shard)| (tensor.as_bytes(), shard.as_str())).collect();
     let shards = index.shards();
@@ -154,6 +157,37 @@ pub(super) fn open_index(opening: &Opening, index: &Index, builder: &mut Builder
         builder.issue(place.clone(), what, "left out");
     }
     Ok(())
+}
+
+/// Adds what the index says of itself to info.json, in its own order and with all its digits; of a key that occurs twice the later one is `KEY~2`.
+fn add_metadata(raw: &str, source: &Source, builder: &mut Builder) {
+    let place = |key: &str| format!("{}: metadata, key {}", crate::error::printable(&source.path().display().to_string()), quoted(key.as_bytes()));
+    let mut text = String::new();
+    match serde_json::from_str::<Members<'_>>(raw) {
+        Ok(Members(members)) => {
+            let mut taken: HashMap<String, u64> = HashMap::new();
+            for (Name(name), value) in members {
+                let mut key = name.to_string();
+                if taken.contains_key(&key) {
+                    builder.issue(place(&name), "the key occurs more than once", "all are listed, the later ones as ~2, ~3");
+                }
+                while taken.contains_key(&key) {
+                    let n = taken.entry(name.to_string()).or_insert(1);
+                    *n = n.saturating_add(1);
+                    key = format!("{name}~{n}");
+                }
+                text.push(if text.is_empty() { '{' } else { ',' });
+                text.push_str(&format!("{}:{}", serde_json::Value::from(key.as_str()), value.get()));
+                taken.insert(key, 1);
+            }
+            text.push_str(if text.is_empty() { "{}" } else { "}" });
+        }
+        Err(_) => text.push_str(raw),
+    }
+    match reprinted(&text, false) {
+        Some(text) => builder.quote("index", text),
+        None => builder.issue(crate::error::printable(&source.path().display().to_string()), "its metadata is nested too deeply, or no text", "left out"),
+    }
 }
 
 /// Gives the shard in which an index places a tensor.

@@ -20,7 +20,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{Format, Head, Opening};
 use crate::catalog::{Builder, Spec, Value, product};
 use crate::dtype::{DType, NumPyOnly};
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, left_over, quoted};
 use crate::limits;
 use crate::reader::{Endian, Reader, Stop};
 use crate::recipe::{Elements, Inputs};
@@ -292,7 +292,7 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     let what = match result {
         Ok(()) if at < main.len() => {
             let rest = main.len().saturating_sub(at);
-            walk.builder.issue(place, format!("{rest} bytes after the checkpoint, at {at}, belong to nothing"), "shown in source/ only");
+            walk.builder.issue(place, left_over(rest, "the checkpoint", at), "shown in source/ only");
             return Ok(());
         }
         Ok(()) => return Ok(()),

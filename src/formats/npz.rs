@@ -13,7 +13,7 @@ use super::zip::{self, Directory, Entry};
 use super::{Format, Head, Opening, npy, safetensors, unknown};
 use crate::catalog::{Builder, Spec, product};
 use crate::dtype::DType;
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, quoted};
 use crate::source::{Member, Source, SourceId};
 
 pub(super) const FORMAT: Format =
@@ -179,7 +179,12 @@ impl Array {
         if objects {
             builder.tensor_issue(archive, name, npy::OBJECTS, "listed without files");
         } else if let Some(rest) = needed.and_then(|needed| left.checked_sub(needed)).filter(|rest| *rest > 0) {
-            builder.tensor_issue(archive, name, format!("{rest} bytes after its last element belong to nothing"), "shown in source/ only");
+            builder.tensor_issue(
+                archive,
+                name,
+                format!("{} to nothing, after its last element", counted(rest, "byte belongs", "bytes belong")),
+                "shown in source/ only",
+            );
         }
         let offset = (!objects).then(|| start.saturating_add(header.data_offset));
         // The builder compares with the archive's end only: a member that is too short says so here.

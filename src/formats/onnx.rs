@@ -25,7 +25,7 @@ use serde_json::json;
 
 use super::{Format, Head, Opening};
 use crate::catalog::{Builder, Value as Metadata};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::limits;
 use crate::source::{Extent, Source};
 use graph::{Model, Scope};
@@ -161,7 +161,8 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     quantised::apply(&mut model)?;
     if let Some(end) = model.wire.cut {
         let missing = end.saturating_sub(main.len());
-        let what = format!("the file ends within the model: at least {missing} bytes are missing (a download that was cut short?)");
+        let what =
+            format!("the file ends within the model: at least {} (a download that was cut short?)", counted(missing, "byte is missing", "bytes are missing"));
         model.builder.dropped();
         model.builder.issue(model.builder.path(id), what, "what comes before its end is served");
     }

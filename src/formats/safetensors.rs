@@ -19,7 +19,8 @@ use serde_json::value::RawValue;
 use super::{Format, Head, Opening, Shards, hf_index};
 use crate::catalog::{Builder, Region, Spec, Value};
 use crate::dtype::DType;
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, quoted};
+use crate::json::reprinted;
 use crate::limits;
 use crate::source::{Source, SourceId};
 
@@ -74,11 +75,11 @@ struct Entry<'a> {
     data_offsets: (u64, u64),
 }
 
-/// The header in its own order, with duplicate names; entries are parsed one by one.
-struct Header<'a>(Vec<(Name<'a>, &'a RawValue)>);
+/// An object in its own order, with duplicate names: the header, or its `__metadata__`. What stands under the names is parsed one by one.
+pub(super) struct Members<'a>(pub(super) Vec<(Name<'a>, &'a RawValue)>);
 
 /// A name, borrowed where it holds no escape.
-struct Name<'a>(Cow<'a, str>);
+pub(super) struct Name<'a>(pub(super) Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
@@ -99,13 +100,13 @@ impl<'de> Deserialize<'de> for Name<'de> {
     }
 }
 
-impl<'de> Deserialize<'de> for Header<'de> {
+impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct HeaderVisitor;
-        impl<'de> Visitor<'de> for HeaderVisitor {
-            type Value = Header<'de>;
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of tensors")
+                f.write_str("an object")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
                 let mut entries = Vec::new();
@@ -116,10 +117,10 @@ impl<'de> Deserialize<'de> for Header<'de> {
                     }
                     entries.push(entry);
                 }
-                Ok(Header(entries))
+                Ok(Members(entries))
             }
         }
-        deserializer.deserialize_map(HeaderVisitor)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 
@@ -131,7 +132,11 @@ fn read(source: &Arc<Source>, builder: &mut Builder, shards: &mut Shards<'_>) ->
     let data = length.checked_add(8).filter(|data| *data <= source.len());
     let Some(data) = data else {
         let missing = length.saturating_add(8).saturating_sub(source.len());
-        let what = format!("its header of {length} bytes does not fit the file of {} bytes: {missing} bytes of the header are missing", source.len());
+        let what = format!(
+            "its header of {length} bytes does not fit the file of {} bytes: {} missing",
+            source.len(),
+            counted(missing, "byte of the header is", "bytes of the header are")
+        );
         return Err(Error::format(what).hint("a download that was cut short? fetch the file again"));
     };
     if length > limits::HEADER_BYTES {
@@ -139,13 +144,18 @@ fn read(source: &Arc<Source>, builder: &mut Builder, shards: &mut Shards<'_>) ->
     }
     let mut json = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     source.read_at(8, &mut json).map_err(|e| Error::io("cannot read its header", e))?;
-    let Header(entries) =
+    let Members(entries) =
         serde_json::from_slice(&json).map_err(|e| Error::format(format!("its header is not the JSON object that safetensors writes: {e}")))?;
     let id = builder.source(Arc::clone(source));
     let mut metadata = Vec::new();
+    let mut earlier = None;
     for (Name(name), raw) in &entries {
         if name == "__metadata__" {
-            read_metadata(raw.get(), source, builder, &mut metadata)?;
+            if earlier.is_some() {
+                builder.issue(metadata_place(source), "occurs more than once", "the keys of all are listed");
+            }
+            let earlier = earlier.get_or_insert_with(|| earlier_keys(builder));
+            read_metadata(raw.get(), source, builder, earlier, &mut metadata)?;
         } else {
             read_tensor(name, raw.get(), id, data, builder, shards)?;
         }
@@ -204,45 +214,56 @@ fn dtype(text: &str) -> (DType, bool) {
     (DType::by_name(name).unwrap_or(DType::Unknown(0)), false)
 }
 
-fn read_metadata(raw: &str, source: &Source, builder: &mut Builder, seen: &mut Vec<(String, String)>) -> Result<()> {
-    let value: serde_json::Value = match serde_json::from_str(raw) {
-        Ok(value) => value,
-        Err(e) => {
-            builder.dropped();
-            builder.issue(metadata_place(source), format!("cannot be read: {}", short(&e.to_string())), "left out");
-            return Ok(());
-        }
-    };
-    match value {
-        // MLX writes null when there is none.
-        serde_json::Value::Null => Ok(()),
-        serde_json::Value::Object(map) => {
-            let earlier = earlier_keys(builder);
-            for (key, value) in map {
-                let value = match value {
-                    serde_json::Value::String(text) => {
-                        seen.push((key.clone(), text.clone()));
-                        Value::String(text.into_bytes())
-                    }
-                    other => {
-                        builder.issue(format!("{}, key {}", metadata_place(source), quoted(key.as_bytes())), "is not a string", "kept as it is");
-                        Value::Json("json", other)
-                    }
-                };
-                add_key(builder, source, &earlier, key.into_bytes(), value)?;
-            }
-            Ok(())
-        }
-        other => {
-            builder.issue(metadata_place(source), "is not an object of strings", "kept as it is");
-            let earlier = earlier_keys(builder);
-            add_key(builder, source, &earlier, b"__metadata__".to_vec(), Value::Json("json", other))
-        }
+/// Where the first of each key of the files before this one is.
+type Earlier = HashMap<Vec<u8>, usize>;
+
+fn read_metadata(raw: &str, source: &Source, builder: &mut Builder, earlier: &Earlier, seen: &mut Vec<(String, String)>) -> Result<()> {
+    // MLX writes null when there is none.
+    if raw == "null" {
+        return Ok(());
     }
+    if !raw.starts_with('{') {
+        let Some(text) = reprinted(raw, false) else {
+            return left_out(metadata_place(source), "is nested too deeply, or no text", builder);
+        };
+        builder.issue(metadata_place(source), "is not an object of strings", "kept as it is");
+        return add_key(builder, source, earlier, b"__metadata__".to_vec(), Value::Rendered("json", text.into_bytes().into()));
+    }
+    let members: Members<'_> = match serde_json::from_str(raw) {
+        Ok(members) => members,
+        Err(e) => return left_out(metadata_place(source), format!("cannot be read: {}", short(&e.to_string())), builder),
+    };
+    for (Name(key), value) in members.0 {
+        let place = || format!("{}, key {}", metadata_place(source), quoted(key.as_bytes()));
+        let value = match serde_json::from_str::<String>(value.get()) {
+            Ok(text) => {
+                seen.push((key.to_string(), text.clone()));
+                Value::String(text.into_bytes())
+            }
+            Err(_) => match reprinted(value.get(), false) {
+                Some(text) => {
+                    builder.issue(place(), "is not a string", "kept as it is");
+                    Value::Rendered("json", text.into_bytes().into())
+                }
+                None => {
+                    left_out(place(), "is nested too deeply, or no text", builder)?;
+                    continue;
+                }
+            },
+        };
+        add_key(builder, source, earlier, key.as_bytes().to_vec(), value)?;
+    }
+    Ok(())
 }
 
-/// The keys so far and where the first of each is: no file repeats its own keys, so that one look before each file is enough.
-fn earlier_keys(builder: &Builder) -> HashMap<Vec<u8>, usize> {
+fn left_out(place: String, what: impl Into<String>, builder: &mut Builder) -> Result<()> {
+    builder.dropped();
+    builder.issue(place, what, "left out");
+    Ok(())
+}
+
+/// The keys so far, before a file's own are added: a key that the file itself repeats is another matter.
+fn earlier_keys(builder: &Builder) -> Earlier {
     let mut earlier = HashMap::new();
     for (index, (key, _)) in builder.metadata_so_far().iter().enumerate() {
         earlier.entry(key.clone()).or_insert(index);
@@ -251,10 +272,10 @@ fn earlier_keys(builder: &Builder) -> HashMap<Vec<u8>, usize> {
 }
 
 /// Adds a key; one that another shard has already is left out if it says the same, and named after its shard if it does not.
-fn add_key(builder: &mut Builder, source: &Source, earlier: &HashMap<Vec<u8>, usize>, key: Vec<u8>, value: Value) -> Result<()> {
+fn add_key(builder: &mut Builder, source: &Source, earlier: &Earlier, key: Vec<u8>, value: Value) -> Result<()> {
     let same = |a: &Value, b: &Value| match (a, b) {
         (Value::String(a), Value::String(b)) => a == b,
-        (Value::Json(_, a), Value::Json(_, b)) => a == b,
+        (Value::Rendered(_, a), Value::Rendered(_, b)) => a == b,
         _ => false,
     };
     match earlier.get(&key).and_then(|index| builder.metadata_so_far().get(*index)) {

@@ -35,7 +35,7 @@ use super::pickle::json::dotted;
 use super::pickle::{Graph, Node};
 use super::{Format, Head, Opening, Shards, hf_index, zip};
 use crate::catalog::Builder;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, left_over};
 use crate::limits;
 use crate::reader::Endian;
 use crate::source::{Source, SourceId};
@@ -126,7 +126,7 @@ impl File<'_> {
             return Err(Error::format("starts with a pickled number that is not the magic number of PyTorch's legacy format (a damaged file?)"));
         }
         if rest > 0 {
-            builder.issue(builder.path(id), format!("{rest} bytes after the pickle, at {}, belong to nothing", graph.end()), "shown in source/ only");
+            builder.issue(builder.path(id), left_over(rest, "the pickle", graph.end()), "shown in source/ only");
         }
         builder.fact("form", "pickle".into());
         self.walk(&graph, &mut Nowhere, id, Endian::Little, builder, elsewhere)

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use super::Head;
 use super::foreign;
 use super::zip::{self, Directory};
-use crate::error::{Error, quoted};
+use crate::error::{Error, counted, quoted};
 use crate::source::Source;
 
 /// Files that are recognised by fixed bytes at a fixed place: offset, bytes, what it is, and a hint (empty if there is none).
@@ -111,7 +111,10 @@ fn damaged(head: &Head<'_>) -> Option<Error> {
     let missing = needed.checked_add(8)?.checked_sub(len).filter(|missing| *missing > 0)?;
     if rest.first() == Some(&b'{') && needed < 1 << 40 {
         let have = len.saturating_sub(8);
-        return cut(format!("is a safetensors file cut short: its header needs {needed} bytes, {have} are there, {missing} are missing"));
+        return cut(format!(
+            "is a safetensors file cut short: its header needs {needed} bytes, {have} are there, {}",
+            counted(missing, "is missing", "are missing")
+        ));
     }
     None
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Cursor;
-use super::json::string;
+use super::json::{reprinted, string};
 use crate::reader::Endian;
 use crate::source::Source;
 use crate::tree::Set;
@@ -22,7 +22,7 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
     for tensor in catalog.tensors() {
         let size = tensor.bytes().unwrap_or(0);
         let row = dtypes.entry(tensor.dtype().to_string()).or_default();
-        row.0 += 1;
+        row.0 = row.0.saturating_add(1);
         // What two names share is there once.
         if tensor.shares().is_none() {
             (row.1, row.2) = (row.1.saturating_add(tensor.elements()), row.2.saturating_add(size));
@@ -34,7 +34,7 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
     let total: u64 = catalog.containers().map(|(_, source)| source.len()).fold(0, u64::saturating_add);
     let histogram: Map<String, Value> =
         dtypes.into_iter().map(|(name, (tensors, elements, bytes))| (name, json!({"tensors": tensors, "elements": elements, "bytes": bytes}))).collect();
-    let mut info = json!({
+    let info = json!({
         "format": catalog.format(),
         "files": files,
         "endian": if catalog.endian() == Endian::Little { "little" } else { "big" },
@@ -47,12 +47,22 @@ pub(super) fn info(set: &Set) -> Vec<u8> {
         "dtypes": histogram,
         "program": format!("mount-tensors {}", env!("CARGO_PKG_VERSION")),
     });
-    if let (Some(object), false) = (info.as_object_mut(), catalog.facts().is_empty()) {
-        object.insert("details".to_string(), catalog.facts().iter().cloned().collect::<Map<String, Value>>().into());
+    let mut members: BTreeMap<&str, String> = info.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value.to_string())).collect();
+    let facts = catalog.facts().iter().map(|(key, value)| (key.as_str(), value.to_string()));
+    let details: BTreeMap<&str, String> = facts.chain(catalog.quotes().iter().map(|(key, text)| (key.as_str(), text.clone()))).collect();
+    if !details.is_empty() {
+        members.insert("details", object(&details));
     }
-    let mut text = serde_json::to_vec_pretty(&info).unwrap_or_default();
+    let compact = object(&members);
+    let mut text = reprinted(&compact, true).unwrap_or(compact).into_bytes();
     text.push(b'\n');
     text
+}
+
+/// A JSON object of values that are JSON text already.
+fn object(members: &BTreeMap<&str, String>) -> String {
+    let members: Vec<String> = members.iter().map(|(key, value)| format!("{}:{value}", Value::from(*key))).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 fn file(source: &Source) -> Value {
@@ -95,13 +105,13 @@ pub(super) fn issues(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool 
         }
         None => out.extend_from_slice(if issues.is_empty() { b"[]\n" } else { b"\n]\n" }),
     }
-    cursor.item += 1;
+    cursor.item = cursor.item.saturating_add(1);
     true
 }
 
 /// A file name as sha256sum(1) writes it: with a leading backslash, and escapes, if it holds a backslash or a line break.
 fn sum_line(set: &Set, id: u32, sum: &str) -> Vec<u8> {
-    let name = crate::tree::names::components(set.source_name(id), 8).concat();
+    let name = set.source_name(id);
     let escaped: Vec<u8> = name.iter().flat_map(|b| if *b == b'\\' { vec![b'\\', b'\\'] } else { vec![*b] }).collect();
     let mark: &[u8] = if escaped.len() == name.len() { b"" } else { b"\\" };
     [mark, sum.as_bytes(), b"  ", &escaped, b"\n"].concat()
@@ -125,19 +135,19 @@ pub(super) fn sums(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io::Res
         }
     };
     out.extend(sum_line(set, id, &sum));
-    cursor.item = u64::from(id) + 1;
+    cursor.item = u64::from(id).saturating_add(1);
     Ok(true)
 }
 
 fn hash(source: &Source) -> io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
-    let mut at = 0;
+    let mut at = 0u64;
     while at < source.len() {
-        let n = usize::try_from(source.len() - at).unwrap_or(usize::MAX).min(buffer.len());
-        source.read_at(at, &mut buffer[..n])?;
-        hasher.update(&buffer[..n]);
-        at += n as u64;
+        buffer.truncate(usize::try_from(source.len().saturating_sub(at)).unwrap_or(usize::MAX));
+        source.read_at(at, &mut buffer)?;
+        hasher.update(&buffer);
+        at = at.saturating_add(buffer.len() as u64);
     }
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

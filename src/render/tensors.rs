@@ -4,8 +4,9 @@ use super::Cursor;
 use super::json::{integers, put, string};
 use crate::catalog::{Order, Tensor};
 use crate::reader::Endian;
+use crate::tree::Set;
 use crate::tree::names::json_name;
-use crate::tree::{Set, View};
+use crate::view::View;
 
 pub(super) fn next(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
     let count = u64::from(set.catalog().len());
@@ -18,7 +19,7 @@ pub(super) fn next(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(if cursor.item == 0 { b"[\n" } else { b",\n" });
         object(set, tensor, out);
     }
-    cursor.item += 1;
+    cursor.item = cursor.item.saturating_add(1);
     true
 }
 
@@ -39,7 +40,7 @@ pub(crate) fn object(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
     if let Some((elements, bytes)) = dtype.block() {
         put(out, format_args!(", \"block\": {{\"elements\": {elements}, \"bytes\": {bytes}}}"));
     }
-    if let Some(bytes) = row_bytes(tensor) {
+    if let Some(bytes) = tensor.row_bytes() {
         put(out, format_args!(", \"row_bytes\": {bytes}"));
     }
     if let Some(stored) = tensor.stored_shape() {
@@ -59,7 +60,7 @@ pub(crate) fn object(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
     }
     let paths: Vec<(View, Vec<u8>)> = View::ALL.into_iter().filter_map(|view| Some((view, set.path(view, tensor)?))).collect();
     out.extend_from_slice(b", \"zero_copy\": [");
-    let direct = paths.iter().filter(|(view, _)| crate::content::is_zero_copy(set, *view, tensor));
+    let direct = paths.iter().filter(|(view, _)| crate::content::is_zero_copy(set.catalog(), *view, tensor));
     for (i, (view, _)) in direct.enumerate() {
         put(out, format_args!("{}\"{}\"", if i == 0 { "" } else { ", " }, view.key()));
     }
@@ -98,8 +99,7 @@ fn endian(endian: Endian) -> &'static str {
 
 /// The file in `source/` that holds a tensor.
 fn source(set: &Set, tensor: Tensor<'_>) -> String {
-    let name = crate::tree::names::components(set.source_name(tensor.source()), 8);
-    String::from_utf8_lossy(&name.concat()).into_owned()
+    String::from_utf8_lossy(set.source_name(tensor.source())).into_owned()
 }
 
 /// The offset in that file; null for what is compressed there or not there at all.
@@ -113,8 +113,5 @@ fn offset(set: &Set, tensor: Tensor<'_>, out: &mut Vec<u8>) {
 
 /// Bytes of one row (the last dimension), where rows are whole bytes.
 pub fn row_bytes(tensor: Tensor<'_>) -> Option<u64> {
-    let (elements, bytes) = tensor.dtype().block()?;
-    let row = *tensor.stored_shape().unwrap_or(tensor.shape()).last()?;
-    let bits = row.checked_mul(bytes)?;
-    (tensor.order() == Order::C && bits % elements == 0).then_some(bits / elements)
+    tensor.row_bytes()
 }

@@ -5,6 +5,7 @@ use std::io;
 use super::Cursor;
 use super::json::{base64, bytes, escaped, float, put, string};
 use crate::catalog::{Catalog, Scalar, StoredArray, Value};
+use crate::limits;
 use crate::reader::{Reader, Stop};
 use crate::source::Extent;
 use crate::tree::Set;
@@ -13,6 +14,8 @@ use crate::tree::Set;
 const PIECE: u64 = 48 << 10;
 /// How many elements of an array are rendered at a time.
 const ELEMENTS: u64 = 1024;
+/// How much of an array is fetched at a time, in bytes: about what so many elements take.
+const WINDOW: u64 = 16 << 10;
 
 /// metadata.json: `{KEY: {"type": ..., "value": ...}}`, one key a line.
 pub(super) fn metadata(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io::Result<bool> {
@@ -23,7 +26,7 @@ pub(super) fn metadata(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io:
             return Ok(false);
         }
         out.extend_from_slice(if metadata.is_empty() { b"{}\n" } else { b"\n}\n" });
-        cursor.item += 1;
+        cursor.item = cursor.item.saturating_add(1);
         return Ok(true);
     };
     if cursor.inner == 0 {
@@ -33,7 +36,7 @@ pub(super) fn metadata(set: &Set, cursor: &mut Cursor, out: &mut Vec<u8>) -> io:
     }
     if !piece(set.catalog(), value, cursor, out)? {
         out.push(b'}');
-        *cursor = Cursor { item: cursor.item + 1, ..Cursor::default() };
+        *cursor = Cursor { item: cursor.item.saturating_add(1), ..Cursor::default() };
     }
     Ok(true)
 }
@@ -58,7 +61,7 @@ pub(super) fn text(set: &Set, index: usize, cursor: &mut Cursor, out: &mut Vec<u
         }
         Some((_, Value::StoredString(extent))) => {
             let part = read_part(set.catalog(), *extent, cursor.inner, PIECE)?;
-            cursor.inner += part.len() as u64;
+            cursor.inner = cursor.inner.saturating_add(part.len() as u64);
             out.extend_from_slice(&part);
             Ok(!part.is_empty())
         }
@@ -117,47 +120,67 @@ fn read_part(catalog: &Catalog, extent: Extent, offset: u64, len: u64) -> io::Re
 
 /// Whether a stored string is UTF-8.
 fn is_utf8(catalog: &Catalog, extent: Extent) -> io::Result<bool> {
-    let mut at = 0;
+    let mut at = 0u64;
     while at < extent.len() {
         let part = read_part(catalog, extent, at, PIECE)?;
+        let end = at.saturating_add(part.len() as u64);
         match std::str::from_utf8(&part) {
-            Ok(_) => at += part.len() as u64,
+            Ok(_) if part.is_empty() => return Ok(false),
+            Ok(_) => at = end,
             // A character that is cut by the end of the part is looked at again in the next one.
-            Err(e) if e.error_len().is_none() && e.valid_up_to() > 0 && at + (part.len() as u64) < extent.len() => at += e.valid_up_to() as u64,
+            Err(e) if e.error_len().is_none() && e.valid_up_to() > 0 && end < extent.len() => at = at.saturating_add(e.valid_up_to() as u64),
             Err(_) => return Ok(false),
         }
     }
     Ok(true)
 }
 
-/// Renders the next piece of a long string.
+/// Renders the next piece of a long string; `inner` tells whether it has begun, `at` how many bytes are done.
 fn string_piece(catalog: &Catalog, extent: Extent, cursor: &mut Cursor, out: &mut Vec<u8>) -> io::Result<bool> {
     if cursor.inner == 0 {
-        cursor.base64 = !is_utf8(catalog, extent)?;
-        out.extend_from_slice(if cursor.base64 { b"{\"base64\": \"" } else { b"\"" });
+        cursor.base64 = begin_string(catalog, extent, out)?;
+        cursor.inner = 1;
     }
-    let part = read_part(catalog, extent, cursor.at, PIECE)?;
-    if cursor.base64 {
+    string_part(catalog, extent, &mut cursor.at, cursor.base64, out)
+}
+
+/// Renders what stands before a long string and answers whether it is base64.
+fn begin_string(catalog: &Catalog, extent: Extent, out: &mut Vec<u8>) -> io::Result<bool> {
+    let base64 = !is_utf8(catalog, extent)?;
+    out.extend_from_slice(if base64 { b"{\"base64\": \"" } else { b"\"" });
+    Ok(base64)
+}
+
+/// Renders the part of a long string after `done` bytes, and what stands behind it if it is the last one; false then.
+fn string_part(catalog: &Catalog, extent: Extent, done: &mut u64, in_base64: bool, out: &mut Vec<u8>) -> io::Result<bool> {
+    let part = read_part(catalog, extent, *done, PIECE)?;
+    let text = match std::str::from_utf8(&part) {
+        Ok(text) => text,
+        Err(e) => part.get(..e.valid_up_to()).and_then(|valid| std::str::from_utf8(valid).ok()).unwrap_or(""),
+    };
+    let rendered = if in_base64 {
         base64(out, &part);
-        cursor.at += part.len() as u64;
+        part.len()
     } else {
-        let text = match std::str::from_utf8(&part) {
-            Ok(text) => text,
-            Err(e) => std::str::from_utf8(&part[..e.valid_up_to()]).unwrap_or(""),
-        };
         escaped(out, text);
-        cursor.at += text.len() as u64;
-        if text.is_empty() {
-            // The file was changed since it was checked.
-            cursor.at = extent.len();
-        }
-    }
-    cursor.inner += 1;
-    if cursor.at < extent.len() {
+        text.len()
+    };
+    // Nothing where something should be: the file was changed since it was checked.
+    *done = if rendered == 0 { extent.len() } else { done.saturating_add(rendered as u64) };
+    if *done < extent.len() {
         return Ok(true);
     }
-    out.extend_from_slice(if cursor.base64 { b"\"}" } else { b"\"" });
+    out.extend_from_slice(if in_base64 { b"\"}" } else { b"\"" });
     Ok(false)
+}
+
+/// A long string among the elements of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Long {
+    text: Extent,
+    done: u64,
+    /// Where the element after it starts.
+    next: u64,
 }
 
 /// Renders the next elements of an array; `inner` counts those done plus one, `at` is the offset of the next.
@@ -167,24 +190,40 @@ fn array_piece(catalog: &Catalog, array: &StoredArray, cursor: &mut Cursor, out:
         cursor.inner = 1;
         cursor.at = array.extent.offset();
     }
+    if let Some(long) = &mut cursor.long {
+        if string_part(catalog, long.text, &mut long.done, cursor.base64, out)? {
+            return Ok(true);
+        }
+        cursor.at = long.next;
+        cursor.long = None;
+        cursor.inner = cursor.inner.saturating_add(1);
+    }
     let Some(source) = catalog.source(array.extent.source()) else { return Ok(false) };
-    let end = array.extent.offset() + array.extent.len();
-    let mut reader = Reader::new(source, cursor.at, end);
+    let end = array.extent.offset().saturating_add(array.extent.len());
+    let mut reader = Reader::new(source, cursor.at, end).with_window(WINDOW);
     reader.endian = array.endian;
     let start = out.len();
-    let mut done = cursor.inner - 1;
-    let stop = array.count.min(done + ELEMENTS);
-    while done < stop && out.len() - start < PIECE as usize {
+    let mut done = cursor.inner.saturating_sub(1);
+    let stop = array.count.min(done.saturating_add(ELEMENTS));
+    while done < stop && out.len().saturating_sub(start) < PIECE as usize {
         if done > 0 {
             out.extend_from_slice(b", ");
         }
-        element(array, &mut reader, out).map_err(|stop| match stop {
+        let long = element(array, &mut reader, out).map_err(|stop| match stop {
             Stop::Io(e) => e,
             Stop::End { .. } => io::Error::new(io::ErrorKind::UnexpectedEof, "the array ends early"),
         })?;
-        done += 1;
+        if let Some(len) = long {
+            let begins = reader.position().saturating_sub(len);
+            let text = Extent::new(array.extent.source(), source, begins, len).ok_or(io::ErrorKind::UnexpectedEof)?;
+            let text = if array.strip_nul { without_nul(catalog, text)? } else { text };
+            cursor.base64 = begin_string(catalog, text, out)?;
+            cursor.long = Some(Long { text, done: 0, next: reader.position() });
+            break;
+        }
+        done = done.saturating_add(1);
     }
-    cursor.inner = done + 1;
+    cursor.inner = done.saturating_add(1);
     cursor.at = reader.position();
     if done < array.count {
         return Ok(true);
@@ -193,7 +232,22 @@ fn array_piece(catalog: &Catalog, array: &StoredArray, cursor: &mut Cursor, out:
     Ok(false)
 }
 
-fn element(array: &StoredArray, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Result<(), Stop> {
+/// A long string without the NUL bytes at its end.
+fn without_nul(catalog: &Catalog, mut text: Extent) -> io::Result<Extent> {
+    while !text.is_empty() {
+        let start = text.len().saturating_sub(PIECE);
+        let tail = read_part(catalog, text, start, PIECE)?;
+        let kept = tail.iter().rposition(|byte| *byte != 0).map_or(0, |at| at.saturating_add(1));
+        text = text.sub(0, start.saturating_add(kept as u64)).unwrap_or(text);
+        if kept > 0 || tail.is_empty() {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// Renders one element; a long string is passed over, and its length is the answer.
+fn element(array: &StoredArray, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Result<Option<u64>, Stop> {
     match array.element {
         Scalar::U8 => put(out, format_args!("{}", reader.u8()?)),
         Scalar::I8 => put(out, format_args!("{}", reader.u8()?.cast_signed())),
@@ -208,6 +262,10 @@ fn element(array: &StoredArray, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> R
         Scalar::Bool => put(out, format_args!("{}", reader.u8()? != 0)),
         Scalar::String => {
             let len = if array.length_bytes == 8 { reader.u64()? } else { u64::from(reader.u32()?) };
+            if len > limits::INLINE_STRING_BYTES {
+                reader.skip(len)?;
+                return Ok(Some(len));
+            }
             let mut text = reader.take(usize::try_from(len).unwrap_or(usize::MAX))?;
             while let (true, Some((0, rest))) = (array.strip_nul, text.split_last()) {
                 text = rest;
@@ -215,5 +273,5 @@ fn element(array: &StoredArray, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> R
             bytes(out, text);
         }
     }
-    Ok(())
+    Ok(None)
 }

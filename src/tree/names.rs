@@ -11,6 +11,9 @@ use std::collections::{HashMap, HashSet};
 use crate::catalog::{Catalog, Tensor};
 use crate::limits::{FILE_NAME_BYTES, FOLDER_DEPTH};
 
+/// Bytes that a file's name leaves free for `~2` and the like.
+pub(super) const NUMBER_ROOM: usize = 8;
+
 /// Whether a name is a single file name as it stands.
 fn is_plain(name: &[u8], room: usize) -> bool {
     let fits = !name.is_empty() && name.len().saturating_add(room) <= FILE_NAME_BYTES && name != b"." && name != b"..";

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::names::{Extensions, Names};
-use super::view::{canonical, views_of};
-use super::{Entry, Ino, Node, View, Views};
+use super::names::{Extensions, NUMBER_ROOM, Names};
+use super::{Entry, Ino, Node};
 use crate::catalog::{Catalog, Tensor};
 use crate::source::SourceId;
+use crate::view::{View, Views, canonical, views_of};
 
 /// The number of views: inode numbers are laid out view by view.
 const VIEWS: u64 = View::ALL.len() as u64;
@@ -19,9 +19,9 @@ pub struct Set {
     names: Names,
     /// The display names of metadata keys: unique, the later of two equal ones with `~2`.
     keys: Vec<Box<str>>,
-    /// File names in `source/`, by source number.
+    /// File names in `source/`, safe and unique, by source number.
     source_names: Vec<Vec<u8>>,
-    /// For the first of tensors with the same bytes: how many names each view of it has beyond its own.
+    /// For the first of tensors with the same bytes: how many names of other tensors lead to its file in each view.
     ties: HashMap<u32, [u32; View::ALL.len()]>,
     /// SHA-256 of each source, once it was asked for.
     sums: Vec<OnceLock<String>>,
@@ -58,9 +58,11 @@ impl Set {
         let names = Names::new(&catalog, &Shown(views.tensors));
         let mut ties: HashMap<u32, [u32; View::ALL.len()]> = HashMap::new();
         for tensor in catalog.tensors() {
-            if let Some(first) = tensor.shares().filter(|first| same_files(*first, tensor)) {
-                let counts = ties.entry(first.index()).or_default();
-                names_by_view(tensor, views.tensors).for_each(|view| counts[usize::from(view.number())] += 1);
+            if tensor.shares().is_none() {
+                continue;
+            }
+            for (view, first) in files(tensor, views.tensors).filter(|(_, first)| first.index() != tensor.index()) {
+                ties.entry(first.index()).or_default()[usize::from(view.number())] += 1;
             }
         }
         let modified = catalog.containers().map(|(_, source)| source.modified()).max().unwrap_or(UNIX_EPOCH);
@@ -128,10 +130,12 @@ impl Set {
     /// How many files and folders it shows (equal ones counted once).
     pub(super) fn count(&self) -> u64 {
         let folders: u64 = (0..self.names.folder_count()).map(|f| u64::from(self.names.folder(f).views.count_ones())).sum();
-        let known = |t: Tensor<'_>| names_by_view(t, self.views).fold(0u16, |set, view| set | view.bit()).count_ones();
-        let own = self.catalog.tensors().filter(|t| t.shares().is_none_or(|first| !same_files(first, *t)));
-        let files: u64 = own.map(|t| u64::from(known(t))).sum();
-        folders + files
+        let known = |tensor: Tensor<'_>| {
+            let own = files(tensor, self.views).filter(|(_, first)| first.index() == tensor.index()).fold(0, |set, (view, _)| set | view.bit());
+            let tied = self.ties.get(&tensor.index()).into_iter().flat_map(|counts| View::ALL.into_iter().zip(counts));
+            tied.filter(|(_, count)| **count > 0).fold(own, |set: u16, (view, _)| set | view.bit()).count_ones()
+        };
+        folders + self.catalog.tensors().map(|tensor| u64::from(known(tensor))).sum::<u64>()
     }
 
     /// The inode of a folder in a view.
@@ -141,14 +145,13 @@ impl Set {
 
     /// The inode of a tensor's file in a view; files with the same bytes have one.
     pub fn file_ino(&self, view: View, tensor: Tensor<'_>) -> Ino {
-        let first = tensor.shares().filter(|first| same_files(*first, tensor)).unwrap_or(tensor);
-        let view = canonical(view, first);
+        let (view, first) = file(view, tensor);
         self.base + VIEWS * self.folder_count() + u64::from(view.number()) * self.tensor_count() + u64::from(first.index())
     }
 
     /// How many names the file of this inode has.
     pub fn links(&self, view: View, tensor: Tensor<'_>) -> u32 {
-        let own = names_by_view(tensor, self.views).filter(|v| *v == view).count() as u32;
+        let own = files(tensor, self.views).filter(|(v, first)| *v == view && first.index() == tensor.index()).count() as u32;
         let tied = self.ties.get(&tensor.index()).map_or(0, |counts| counts[usize::from(view.number())]);
         (own + tied).max(1)
     }
@@ -242,16 +245,30 @@ impl Set {
     }
 }
 
-/// For each shown name of a tensor the view by which its file is known.
-fn names_by_view(tensor: Tensor<'_>, shown: u16) -> impl Iterator<Item = View> {
+/// The file that each shown name of a tensor leads to: the view and the tensor by which it is known.
+fn files(tensor: Tensor<'_>, shown: u16) -> impl Iterator<Item = (View, Tensor<'_>)> {
     let views = views_of(tensor) & shown;
-    View::ALL.into_iter().filter(move |view| views & view.bit() != 0).map(move |view| canonical(view, tensor))
+    View::ALL.into_iter().filter(move |view| views & view.bit() != 0).map(move |view| file(view, tensor))
 }
 
-/// Whether two tensors with the same bytes have the same files: type, shape and order are the same too.
-fn same_files(a: Tensor<'_>, b: Tensor<'_>) -> bool {
+/// The view and the tensor by which a tensor's file in a view is known.
+fn file(view: View, tensor: Tensor<'_>) -> (View, Tensor<'_>) {
+    let view = canonical(view, tensor);
+    match tensor.shares().filter(|first| same_file(view, *first, tensor)) {
+        Some(first) => (canonical(view, first), first),
+        None => (view, tensor),
+    }
+}
+
+/// Whether two tensors with the same stored bytes have the same file in a view. What is stored needs no more than that, what is decoded from it the same type,
+/// and what has a header the same shape and order too.
+fn same_file(view: View, a: Tensor<'_>, b: Tensor<'_>) -> bool {
+    if view == View::Raw {
+        return a.bytes().is_some() && a.bytes() == b.bytes();
+    }
     let plain = a.scheme().is_none() && b.scheme().is_none();
-    plain && a.dtype() == b.dtype() && a.endian() == b.endian() && a.shape() == b.shape() && a.order() == b.order() && a.is_opaque() == b.is_opaque()
+    let decoded = plain && a.dtype() == b.dtype() && a.endian() == b.endian() && a.elements() == b.elements() && a.is_opaque() == b.is_opaque();
+    decoded && (!view.has_header() || a.shape() == b.shape() && a.order() == b.order())
 }
 
 fn unique_keys(catalog: &Catalog) -> Vec<Box<str>> {
@@ -275,7 +292,8 @@ fn source_names(catalog: &Catalog) -> Vec<Vec<u8>> {
     let mut names = vec![Vec::new(); catalog.sources().len()];
     let mut taken = std::collections::HashSet::new();
     for (id, source) in catalog.containers() {
-        let name = source.path().file_name().map_or_else(|| b"source".to_vec(), |n| n.as_encoded_bytes().to_vec());
+        let name = source.path().file_name().map_or(&b"source"[..], |n| n.as_encoded_bytes());
+        let name = super::names::components(name, NUMBER_ROOM).concat();
         let mut free = name.clone();
         let mut n = 2;
         while !taken.insert(free.clone()) {

@@ -2,7 +2,7 @@
 
 use super::bad_key;
 use crate::catalog::{Scalar, StoredArray, Value};
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, quoted};
 use crate::formats::stopped;
 use crate::limits;
 use crate::reader::{Endian, Reader, Stop};
@@ -64,13 +64,15 @@ struct Parser<'a> {
     id: SourceId,
     version: u32,
     nested: u64,
+    /// Bytes of the arrays in them.
+    nested_bytes: u64,
 }
 
 impl Header {
     /// Reads the header of the GGUF at `place` in `source`, which is number `id` of its catalogue.
     pub(super) fn read(source: &Source, id: SourceId, place: Place) -> Result<Self> {
         let end = place.start.saturating_add(place.len);
-        let mut parser = Parser { reader: Reader::new(source, place.start, end), source, id, version: 3, nested: 0 };
+        let mut parser = Parser { reader: Reader::new(source, place.start, end), source, id, version: 3, nested: 0, nested_bytes: 0 };
         let (tensor_count, key_count) = parser.counts()?;
         let mut header = Self {
             version: parser.version,
@@ -169,10 +171,16 @@ impl Parser<'_> {
         let tensors = self.length().map_err(stop)?;
         let keys = self.length().map_err(stop)?;
         let left = self.reader.left();
-        for (count, what, least, most) in [(keys, "keys", LEAST_KEY_BYTES, limits::KEYS), (tensors, "tensors", LEAST_TENSOR_BYTES, limits::TENSORS)] {
+        for (count, one, what, least, most) in
+            [(keys, "key", "keys", LEAST_KEY_BYTES, limits::KEYS), (tensors, "tensor", "tensors", LEAST_TENSOR_BYTES, limits::TENSORS)]
+        {
             let least = least.get(self.wide()).copied().unwrap_or(1);
             if count.checked_mul(least).is_none_or(|bytes| bytes > left) {
-                return Err(Error::format(format!("its header announces {count} {what}, but only {left} bytes follow")));
+                return Err(Error::format(format!(
+                    "its header announces {}, but only {}",
+                    counted(count, one, what),
+                    counted(left, "byte follows", "bytes follow")
+                )));
             }
             if count > most {
                 return Err(Error::limit(format!("has {count} {what}, more than the limit of {most}")));
@@ -276,6 +284,12 @@ impl Parser<'_> {
             self.reader.skip(least).map_err(stop)?;
         }
         let len = self.reader.position().saturating_sub(start);
+        if depth > 0 {
+            self.nested_bytes = self.nested_bytes.saturating_add(len);
+            if self.nested_bytes > limits::NESTED_BYTES {
+                return Err(Error::limit(format!("key {}: nested arrays hold more than {} bytes", quoted(key), limits::NESTED_BYTES)));
+            }
+        }
         let extent = Extent::new(self.id, source, start, len).ok_or_else(|| announced(0))?;
         let length_bytes = if self.version > 1 { 8 } else { 4 };
         Ok(Value::StoredArray(StoredArray { element, count, extent, endian: self.reader.endian, length_bytes, strip_nul: self.version == 1 }))

@@ -19,7 +19,7 @@ use super::super::pickle::{Graph, Id, Node};
 use super::numpy::Payload;
 use super::storage::{Named, Place, Storage, Storages};
 use crate::catalog::Builder;
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, counted, left_over, quoted};
 use crate::source::{Source, SourceId};
 
 /// The number in the first pickle.
@@ -102,8 +102,11 @@ pub(super) fn read(source: &Arc<Source>, id: SourceId, start: u64, end: u64) -> 
     }
     if keys.is_some() && issue.is_none() && at != end {
         issue = Some(match at.checked_sub(end) {
-            Some(missing) => format!("its storages end at byte {at}, the file at {end}: {missing} bytes are missing (a download that was cut short?)"),
-            None => format!("{} bytes after the last storage, at {at}, belong to nothing", end.saturating_sub(at)),
+            Some(missing) => format!(
+                "its storages end at byte {at}, the file at {end}: {} (a download that was cut short?)",
+                counted(missing, "byte is missing", "bytes are missing")
+            ),
+            None => left_over(end.saturating_sub(at), "the last storage", at),
         });
     }
     Ok(File { graph, storages: Legacy { places }, issue })

@@ -29,23 +29,25 @@ pub fn header(descr: &str, order: Order, shape: &[u64]) -> Vec<u8> {
     };
     let length_bytes = if version == 1 { 2 } else { 4 };
     let len = padded(text.len(), length_bytes);
-    let mut out = Vec::with_capacity(8 + length_bytes + len);
+    let mut out = Vec::with_capacity(len.saturating_add(12));
     out.extend_from_slice(b"\x93NUMPY");
     out.extend([version, 0]);
-    out.extend(&(len as u32).to_le_bytes()[..length_bytes]);
+    out.extend((len as u32).to_le_bytes().iter().take(length_bytes));
     out.extend_from_slice(&text);
-    out.resize(8 + length_bytes + len - 1, b' ');
+    out.extend(std::iter::repeat_n(b' ', len.saturating_sub(text.len()).saturating_sub(1)));
     out.push(b'\n');
     out
 }
 
 /// The length of the text, padded so that the data starts at a multiple of 64 bytes; a newline ends it.
 fn padded(text: usize, length_bytes: usize) -> usize {
-    let start = 8 + length_bytes + text + 1;
-    text + 1 + (64 - start % 64)
+    let lead = length_bytes.saturating_add(8);
+    // At least one space, even where the newline would end at such a multiple.
+    text.saturating_add(lead).saturating_add(2).next_multiple_of(64).saturating_sub(lead)
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "in a test, a panic is the report of a failure")]
 mod tests {
     use super::*;
 

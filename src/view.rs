@@ -1,4 +1,6 @@
 //! The views of a tensor: the folders in which it is a file, and which of them hold the same bytes.
+//!
+//! It stands below the tree and the contents of files, which both ask it.
 
 use crate::catalog::Tensor;
 use crate::dtype::DType;
