@@ -4,12 +4,15 @@ mod check;
 mod export;
 mod pieces;
 
-use std::ffi::OsString;
-use std::fs::File;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use mount_tensors::catalog::Tensor;
 use mount_tensors::error::{Error, Result, printable, quoted};
@@ -36,34 +39,48 @@ fn output() -> Result<File> {
 fn written(result: io::Result<()>) -> Result<u8> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        Err(e) if e.get_ref().is_some_and(|cause| cause.is::<Unreadable>()) => Err(Error::unsupported(e.to_string())),
         Err(e) => Err(Error::io("cannot write to standard output", e)),
         Ok(()) => Ok(0),
     }
 }
 
 /// The error for a path that is not in the tree; a tensor's name is none, but tells which paths were meant.
-fn missing_in(fs: &Fs, path: &OsString) -> Error {
+fn missing_in(fs: &Fs, source: &OsStr, path: &OsString) -> Error {
     match find_tensor(fs, path.as_bytes()) {
         Some((set, tensor)) => {
             let paths: Vec<String> = View::ALL.iter().take(2).filter_map(|v| Some(String::from_utf8_lossy(&set.path(*v, tensor)?).into_owned())).collect();
             let error = Error::unsupported(format!("{} is a tensor, expected a path of the tree", quoted(path.as_bytes())));
             if paths.is_empty() { error } else { error.hint(format!("its files are {} and more", paths.join(", "))) }
         }
-        None => missing(path),
+        None => missing(source, path),
     }
 }
 
-fn missing(path: &OsString) -> Error {
-    Error::unsupported(format!("there is no file, folder or tensor {} in it", quoted(path.as_bytes()))).hint("ls SOURCE lists what there is")
+fn missing(source: &OsStr, path: &OsString) -> Error {
+    Error::unsupported(format!("there is no file, folder or tensor {} in it", quoted(path.as_bytes())))
+        .in_file(Path::new(source))
+        .hint("ls SOURCE lists what there is")
 }
+
+/// Why bytes of the tree do not come, as opposed to why they cannot be written.
+#[derive(Debug)]
+struct Unreadable;
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("its bytes cannot be read: the file was cut, rewritten or is damaged, or there is no room to decompress it (TMPDIR); -v says which")
+    }
+}
+
+impl std::error::Error for Unreadable {}
 
 /// Calls `each` with the bytes of a range of a file, in order; it gets bytes that only system calls may touch.
 fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let mut offset = range.start;
     while offset < range.end {
         let step = u32::try_from(range.end - offset).unwrap_or(STEP).min(STEP);
-        let bytes =
-            fs.read(attr.ino, offset, step, scratch).map_err(|_| io::Error::other("its bytes cannot be read (the file was cut, rewritten, or is damaged)"))?;
+        let bytes = fs.read(attr.ino, offset, step, scratch).map_err(|_| io::Error::other(Unreadable))?;
         let slice = match &bytes {
             Bytes::Mapped(view) => view.for_the_kernel(),
             Bytes::Copied(bytes) => bytes,
@@ -102,7 +119,7 @@ pub(crate) fn ls(args: &LsArgs) -> Result<u8> {
     let path = args.path.clone().unwrap_or_default();
     match fs.resolve(path.as_bytes()) {
         Ok(ino) => {
-            let attr = fs.attr(ino).map_err(|_| missing(&path))?;
+            let attr = fs.attr(ino).map_err(|_| missing(&args.source, &path))?;
             let list = if attr.folder { entries(&fs, ino)? } else { vec![(path.as_bytes().to_vec(), attr)] };
             if args.json {
                 let rows: Vec<_> = list.iter().map(|(name, attr)| entry_json(name, *attr)).collect();
@@ -113,7 +130,7 @@ pub(crate) fn ls(args: &LsArgs) -> Result<u8> {
             }
         }
         Err(_) => {
-            let (set, tensor) = find_tensor(&fs, path.as_bytes()).ok_or_else(|| missing(&path))?;
+            let (set, tensor) = find_tensor(&fs, path.as_bytes()).ok_or_else(|| missing(&args.source, &path))?;
             if args.json {
                 out = mount_tensors::render::tensor_json(set, tensor);
             } else {
@@ -168,17 +185,31 @@ fn describe(out: &mut Vec<u8>, set: &Set, tensor: Tensor<'_>) {
     }
 }
 
+/// The files that a source is made of, by device and inode number.
+fn own_files(fs: &Fs) -> HashSet<(u64, u64)> {
+    fs.tree().sets().iter().flat_map(|set| set.catalog().sources()).filter_map(|source| source.identity()).collect()
+}
+
+/// Which file it is, if it is one.
+fn identity(meta: io::Result<Metadata>) -> Option<(u64, u64)> {
+    meta.ok().filter(Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
+}
+
 /// `cat`: one file to standard output.
 pub(crate) fn cat(args: &CatArgs) -> Result<u8> {
     let fs = open_fs(&args.source)?;
-    let ino = fs.resolve(args.path.as_bytes()).map_err(|_| missing_in(&fs, &args.path))?;
-    let attr = fs.attr(ino).map_err(|_| missing(&args.path))?;
+    let ino = fs.resolve(args.path.as_bytes()).map_err(|_| missing_in(&fs, &args.source, &args.path))?;
+    let attr = fs.attr(ino).map_err(|_| missing(&args.source, &args.path))?;
     if attr.folder {
         return Err(Error::unsupported(format!("{} is a folder, expected a file", quoted(args.path.as_bytes()))).hint("export copies folders"));
     }
-    if args.text {
-        return text::print(&fs, attr, output()?);
+    let out = output()?;
+    if identity(out.metadata()).is_some_and(|file| own_files(&fs).contains(&file)) {
+        return Err(Error::unsupported("standard output is the source itself"));
     }
-    let mut out = output()?;
+    if args.text {
+        return text::print(&fs, attr, out);
+    }
+    let mut out = out;
     written(stream(&fs, attr, 0..attr.size, &mut Scratch::default(), &mut |bytes| out.write_all(bytes)))
 }

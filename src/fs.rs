@@ -364,7 +364,7 @@ impl Fs {
 }
 
 fn failed(what: &str, error: &io::Error) -> Errno {
-    log::debug!("{what}: {error}");
+    log::info!("{what}: {error}");
     Errno::Io
 }
 

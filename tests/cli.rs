@@ -264,11 +264,56 @@ fn an_export_that_fails_leaves_no_half_written_file() {
     let export = || failure(&[OsStr::new("export"), OsStr::new("fixtures/npz/degraded/wrong_crc.npz"), OsStr::new("npy/a.npy"), before.as_os_str()]);
     let (code, errors) = export();
     assert!(code == 1 && errors.contains("a.npy: cannot copy"), "{errors}");
-    assert!(!before.exists());
-    // One that was there before is not removed.
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 0);
+    // One that was there before is as it was.
     std::fs::write(&before, b"x").unwrap();
     export();
-    assert!(before.exists());
+    assert_eq!(std::fs::read(&before).unwrap(), b"x");
+    assert_eq!(std::fs::read_dir(out.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn export_replaces_the_file_behind_a_link_and_keeps_its_permissions() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let source = Source::new("U8", "[3]", &[1, 2, 3]);
+    let folder = source.folder.path();
+    std::fs::write(folder.join("there"), "before").unwrap();
+    std::fs::set_permissions(folder.join("there"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("there", folder.join("link")).unwrap();
+    source.run(&["export"], &["raw/t.u8", folder.join("link").to_str().unwrap()]);
+    assert_eq!(std::fs::read(folder.join("there")).unwrap(), [1, 2, 3]);
+    assert_eq!(folder.join("there").metadata().unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(folder.join("link").symlink_metadata().unwrap().is_symlink());
+}
+
+/// What is written over itself is gone, the source and the copy.
+#[test]
+fn nothing_is_written_over_its_own_source() {
+    let source = Source::new("U8", "[3]", &[1, 2, 3]);
+    let (folder, path) = (source.folder.path(), source.path());
+    let before = std::fs::read(&path).unwrap();
+    std::fs::hard_link(&path, folder.join("hard")).unwrap();
+    std::os::unix::fs::symlink("x.safetensors", folder.join("soft")).unwrap();
+    let export = |what: &str, to: PathBuf| failure(&[OsStr::new("export"), path.as_os_str(), OsStr::new(what), to.as_os_str()]);
+    for (what, to) in
+        [("source/x.safetensors", folder.to_path_buf()), ("raw/t.u8", path.clone()), ("raw/t.u8", folder.join("hard")), ("raw/t.u8", folder.join("soft"))]
+    {
+        let (code, errors) = export(what, to);
+        assert!(code == 1 && errors.contains("is a file of the source itself"), "{errors}");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{what}");
+    }
+    let append = std::fs::File::options().append(true).open(&path).unwrap();
+    let output = program().arg("cat").arg(&path).arg("raw/t.u8").stdout(append).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    // A model folder's other files are its source as well.
+    let model = folder.join("model");
+    std::fs::create_dir(&model).unwrap();
+    std::fs::write(model.join("config.json"), "{\"a\": 1}").unwrap();
+    std::fs::rename(&path, model.join("model.safetensors")).unwrap();
+    let (code, errors) = failure(&[OsStr::new("export"), model.as_os_str(), OsStr::new("config/config.json"), model.as_os_str()]);
+    assert!(code == 1 && errors.contains("config.json: is a file of the source itself"), "{errors}");
+    assert_eq!(std::fs::read(model.join("config.json")).unwrap(), b"{\"a\": 1}");
 }
 
 #[test]

@@ -8,13 +8,14 @@ use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mount_tensors::error::{Error, Result, printable, quoted};
 use mount_tensors::fs::{Attr, Fs, Scratch};
 
 use super::pieces::{self, Begun, Job};
-use super::{entries, missing, missing_in, stream};
+use super::{entries, identity, missing, missing_in, own_files, stream};
 use crate::cli::{ExportArgs, open_fs};
 
 /// `export`: files and folders to a destination.
@@ -26,8 +27,8 @@ pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
     let (mut folders, mut files) = (Vec::new(), Vec::new());
     let mut targets = HashSet::new();
     for path in paths {
-        let ino = fs.resolve(path.as_bytes()).map_err(|_| missing_in(&fs, path))?;
-        let attr = fs.attr(ino).map_err(|_| missing(path))?;
+        let ino = fs.resolve(path.as_bytes()).map_err(|_| missing_in(&fs, &args.source, path))?;
+        let attr = fs.attr(ino).map_err(|_| missing(&args.source, path))?;
         let name = path.as_bytes().split(|b| *b == b'/').rfind(|part| !part.is_empty() && *part != b".");
         let target = match name {
             Some(name) if into_folder => destination.join(OsString::from_vec(name.to_vec())),
@@ -38,6 +39,12 @@ pub(crate) fn export(args: &ExportArgs, quiet: bool) -> Result<u8> {
             return Err(Error::unsupported(what).hint("export them to folders of their own"));
         }
         collect(&fs, attr, target, &mut folders, &mut files)?;
+    }
+    // Before anything is written: a file that is copied over its own source would be the end of both.
+    let own = own_files(&fs);
+    if let Some((_, target)) = files.iter().find(|(_, target)| identity(std::fs::metadata(target)).is_some_and(|file| own.contains(&file))) {
+        let error = Error::unsupported("is a file of the source itself, which export does not overwrite").in_file(target);
+        return Err(error.hint("export to another folder or name"));
     }
     if paths.len() > 1 {
         make_folder(destination)?;
@@ -85,22 +92,46 @@ struct Target<'a> {
     attr: Attr,
     path: &'a Path,
     file: File,
-    /// Whether it is a file on a disk, which can be written in any order: not a pipe, not a device.
-    regular: bool,
-    /// What was there before stays there when the copy fails; a half-written file of ours does not.
-    half_written: Option<Unfinished<'a>>,
+    /// A file on a disk, which can be written in any order and takes its name when it is whole; `None` for a pipe or a device.
+    unfinished: Option<Unfinished>,
 }
 
-/// A file of ours, removed when it is dropped before it was finished.
-struct Unfinished<'a> {
-    path: &'a Path,
-    finished: std::sync::atomic::AtomicBool,
+/// A file of ours under a name of its own, beside the one that it will have: what is there under that name stays there until then, and for good when
+/// the copy fails. Removed when it is dropped before it was finished.
+struct Unfinished {
+    path: PathBuf,
+    target: PathBuf,
+    finished: AtomicBool,
 }
 
-impl Drop for Unfinished<'_> {
+impl Unfinished {
+    /// A new file beside `target`, with its permissions if it is there already.
+    fn beside(target: &Path, number: usize) -> io::Result<(Self, File)> {
+        // Through a link to the file that it leads to.
+        let target = match target.symlink_metadata() {
+            Ok(_) => std::fs::canonicalize(target)?,
+            Err(_) => target.to_path_buf(),
+        };
+        let path = target.with_file_name(format!(".mount-tensors-{}-{number}.part", std::process::id()));
+        let file = File::options().write(true).create_new(true).open(&path)?;
+        let unfinished = Self { path, target, finished: AtomicBool::new(false) };
+        if let Ok(there) = unfinished.target.metadata() {
+            file.set_permissions(there.permissions())?;
+        }
+        Ok((unfinished, file))
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        std::fs::rename(&self.path, &self.target)?;
+        self.finished.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
     fn drop(&mut self) {
         if !*self.finished.get_mut() {
-            let _ = std::fs::remove_file(self.path);
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -115,22 +146,20 @@ impl<'a> Job for Export<'a> {
     fn begin(&self, index: usize) -> Result<Begun<Target<'a>>> {
         let Some((attr, path)) = self.files.get(index) else { return Err(Error::unsupported("there is no such file")) };
         self.bar.set_message(printable(&path.to_string_lossy()));
-        let (created, file) = match File::options().write(true).create_new(true).open(path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => (false, File::options().write(true).truncate(true).open(path)),
-            other => (true, other),
+        let cannot = |e| Error::io("cannot create", e).in_file(path);
+        let (unfinished, file) = match path.metadata() {
+            Ok(there) if !there.is_file() => (None, File::options().write(true).open(path).map_err(cannot)?),
+            _ => Unfinished::beside(path, index).map(|(unfinished, file)| (Some(unfinished), file)).map_err(cannot)?,
         };
-        let file = file.map_err(|e| Error::io("cannot create", e).in_file(path))?;
-        let regular = file.metadata().is_ok_and(|meta| meta.is_file());
-        let half_written = created.then(|| Unfinished { path, finished: false.into() });
-        Ok(Begun { len: attr.size, divisible: regular, file: Target { attr: *attr, path, file, regular, half_written } })
+        Ok(Begun { len: attr.size, divisible: unfinished.is_some(), file: Target { attr: *attr, path, file, unfinished } })
     }
 
     fn piece(&self, target: &Target<'a>, range: Range<u64>, scratch: &mut Scratch) -> Result<()> {
         let mut offset = range.start;
         let done = stream(self.fs, target.attr, range, scratch, &mut |bytes| {
-            match target.regular {
-                true => target.file.write_all_at(bytes, offset)?,
-                false => (&target.file).write_all(bytes)?,
+            match target.unfinished {
+                Some(_) => target.file.write_all_at(bytes, offset)?,
+                None => (&target.file).write_all(bytes)?,
             }
             offset += bytes.len() as u64;
             self.bar.inc(bytes.len() as u64);
@@ -140,12 +169,8 @@ impl<'a> Job for Export<'a> {
     }
 
     fn end(&self, target: &Target<'a>) -> Result<()> {
-        if target.regular {
-            target.file.set_modified(target.attr.modified).map_err(|e| Error::io("cannot copy", e).in_file(target.path))?;
-        }
-        if let Some(file) = &target.half_written {
-            file.finished.store(true, std::sync::atomic::Ordering::Relaxed);
-        }
-        Ok(())
+        let Some(unfinished) = &target.unfinished else { return Ok(()) };
+        let done = target.file.set_modified(target.attr.modified).and_then(|()| unfinished.finish());
+        done.map_err(|e| Error::io("cannot copy", e).in_file(target.path))
     }
 }
