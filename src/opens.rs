@@ -236,6 +236,9 @@ impl<W: Waiter> Opens<W> {
         let is_candidate = is_new && unchanged && matches!(nature, Nature::Part) && self.pool().is_some();
         let eager = is_candidate && self.is_to_be_filled_at_once(table, ino) && size <= LARGEST_ONCE;
         let inode = table.inodes.entry(ino).or_insert_with(|| Inode::new(size));
+        if !unchanged {
+            inode.changed();
+        }
         if inode.passed > 0 {
             return self.pass(inode, &mut table.free, waiter, unchanged);
         }
@@ -440,10 +443,7 @@ impl<W: Waiter> Opens<W> {
     /// Notes that a file's source has changed: what was filled is not for new readers.
     pub fn changed(&self, ino: Ino) {
         if let Some(inode) = self.table().inodes.get_mut(&ino) {
-            inode.stale = !matches!(inode.state, State::Cold);
-            if inode.passed == 0 && matches!(inode.state, State::Ready { .. }) {
-                inode.evict();
-            }
+            inode.changed();
         }
     }
 
@@ -553,6 +553,14 @@ impl<W: Waiter> Inode<W> {
     /// Whether it holds memory of the pool that nobody has open.
     fn is_idle(&self) -> bool {
         !self.original && self.passed == 0 && matches!(self.state, State::Ready { .. })
+    }
+
+    /// Has what was filled end with those who have it open.
+    fn changed(&mut self) {
+        self.stale = !matches!(self.state, State::Cold);
+        if self.passed == 0 && matches!(self.state, State::Ready { .. }) {
+            self.evict();
+        }
     }
 
     /// Forgets the backing file, which lives on for as long as somebody has it mapped.

@@ -202,6 +202,17 @@ fn nobody_is_passed_while_another_is_not() {
     });
 }
 
+/// The server may not have looked at the source since it changed.
+#[test]
+fn an_open_that_sees_a_change_gets_nothing_from_before() {
+    with_pool(64 * MIB, |bench| {
+        assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "direct");
+        assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "passed");
+        bench.ask(1, Opened { unchanged: false, size: 20 * MIB, nature: Nature::Part });
+        assert_eq!(bench.told.recv().unwrap().0, "direct");
+    });
+}
+
 #[test]
 fn what_cannot_be_filled_is_served_all_the_same() {
     with_pool(32 * MIB, |bench| {
