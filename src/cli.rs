@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use mount_tensors::error::{Error, Result};
 use mount_tensors::formats;
 use mount_tensors::fs::Fs;
@@ -202,6 +202,16 @@ const IGNORED: &[&str] = &[
     "auto_unmount",
 ];
 
+/// Whether the option with this long name needs a value.
+fn takes_value(name: &str) -> bool {
+    Cli::command().get_arguments().any(|argument| argument.get_long() == Some(name) && argument.get_action().takes_values())
+}
+
+/// Whether a word names views and nothing else.
+fn is_view(word: &[u8]) -> bool {
+    std::str::from_utf8(word).is_ok_and(|word| Views::parse(word).is_ok())
+}
+
 /// Writes every `-o key=value,...` out as the long options that it stands for.
 fn expand(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut out = Vec::new();
@@ -225,7 +235,14 @@ fn expand(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
         match list {
             None => out.push(argument),
             Some(list) => {
+                let mut views = false;
                 for option in list.split(|b| *b == b',').filter(|o| !o.is_empty()) {
+                    // The commas of a list of views are those between options too; no view is called as an option is.
+                    if let (true, Some(list)) = (views && is_view(option), out.last_mut()) {
+                        list.push(":");
+                        list.push(OsStr::from_bytes(option));
+                        continue;
+                    }
                     let key = option.split(|b| *b == b'=').next().unwrap_or_default();
                     let name = String::from_utf8_lossy(key).into_owned();
                     let generic = IGNORED.contains(&name.as_str())
@@ -236,7 +253,11 @@ fn expand(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
                     if generic || name == "fsname" || name == "subtype" {
                         continue;
                     }
-                    let long = [&b"--"[..], name.replace('_', "-").as_bytes(), &option[key.len()..]].concat();
+                    let name = name.replace('_', "-");
+                    views = name == "views" && option.len() > key.len();
+                    // Without its `=`, an option that needs a value would take the next argument for it.
+                    let value = if option.len() == key.len() && takes_value(&name) { b"=" } else { &option[key.len()..] };
+                    let long = [&b"--"[..], name.as_bytes(), value].concat();
                     out.push(OsString::from_vec(long));
                 }
             }
