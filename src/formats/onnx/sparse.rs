@@ -202,6 +202,10 @@ mod tests {
             dense.read(Inputs::new(catalog.sources()), first as u64, &mut out).unwrap();
             assert_eq!(out, whole[first * 2..(first + count) * 2], "{first} {count}");
         }
+        let (once, count) = dense.once().unwrap();
+        let mut out = vec![0; places.len() * 2];
+        once.read(Inputs::new(catalog.sources()), 0, &mut out).unwrap();
+        assert_eq!((out, count), ((1..=places.len() as u16).flat_map(u16::to_le_bytes).collect(), places.len() as u64));
     }
 
     #[test]
