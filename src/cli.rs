@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use mount_tensors::error::{Error, Result};
 use mount_tensors::fs::Fs;
 use mount_tensors::view::Views;
@@ -68,6 +68,16 @@ fn long_options() -> Vec<String> {
     names.map(str::to_string).collect()
 }
 
+/// Whether the option with this long name needs a value.
+fn takes_value(name: &str) -> bool {
+    Cli::command().get_arguments().any(|argument| argument.get_long() == Some(name) && argument.get_action().takes_values())
+}
+
+/// Whether a word names views and nothing else.
+fn is_view(word: &[u8]) -> bool {
+    std::str::from_utf8(word).is_ok_and(|word| Views::parse(word).is_ok())
+}
+
 /// Writes every `-o key=value,...` out as the long options that it stands for; the error names an option that there is not.
 fn expand(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Vec<OsString>, String> {
     let mut out = Vec::new();
@@ -91,7 +101,14 @@ fn expand(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Vec<
         match list {
             None => out.push(argument),
             Some(list) => {
+                let mut views = false;
                 for option in list.split(|b| *b == b',').filter(|o| !o.is_empty()) {
+                    // The commas of a list of views are those between options too; no view is called as an option is.
+                    if let (true, Some(list)) = (views && is_view(option), out.last_mut()) {
+                        list.push(":");
+                        list.push(OsStr::from_bytes(option));
+                        continue;
+                    }
                     let key = option.split(|b| *b == b'=').next().unwrap_or_default();
                     let name = String::from_utf8_lossy(key).into_owned();
                     let generic = IGNORED.contains(&name.as_str())
@@ -106,7 +123,10 @@ fn expand(arguments: impl Iterator<Item = OsString>) -> std::result::Result<Vec<
                     if !long_options().contains(&long) {
                         return Err(format!("unknown option {} after -o", mount_tensors::error::quoted(key)));
                     }
-                    out.push(OsString::from_vec([&b"--"[..], long.as_bytes(), &option[key.len()..]].concat()));
+                    views = long == "views" && option.len() > key.len();
+                    // Without its `=`, an option that needs a value would take the next argument for it.
+                    let value = if option.len() == key.len() && takes_value(&long) { b"=" } else { &option[key.len()..] };
+                    out.push(OsString::from_vec([&b"--"[..], long.as_bytes(), value].concat()));
                 }
             }
         }

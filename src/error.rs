@@ -69,6 +69,18 @@ impl Error {
         self
     }
 
+    /// The same error, with what to do about it if it is that no more files may be open at once.
+    #[must_use]
+    pub fn hint_for_files(self) -> Self {
+        if self.is_for_files() { self.hint("raise the limit with `ulimit -n`: every shard of a model stays open") } else { self }
+    }
+
+    /// Whether no more files may be open at once: a failure of the process or the system, and nothing that the file lacks.
+    pub fn is_for_files(&self) -> bool {
+        let code = self.source.as_ref().and_then(io::Error::raw_os_error);
+        matches!(code, Some(libc::EMFILE | libc::ENFILE))
+    }
+
     /// Who is to blame.
     pub fn blame(&self) -> Blame {
         self.blame

@@ -36,9 +36,46 @@ pub const FOLDER_LEVELS: usize = 8;
 pub const MEMBERS: u64 = 1 << 22;
 /// A model folder's file above this size is not one of its small side files, in bytes.
 pub const SIDE_FILE_BYTES: u64 = 256 << 20;
-/// Most values in one pickle; each takes at least a byte of its stream.
-pub const PICKLE_NODES: u32 = 1 << 24;
+/// A pickle's values may take this much, counted in [`PICKLE_CELL_BYTES`], whatever its container's size: as much as a million tensors need.
+pub const PICKLE_CELLS: u64 = 1 << 25;
+/// A plain value takes one cell, a list or dict two, a call four.
+pub const PICKLE_CELL_BYTES: usize = 32;
 /// All short strings of a pickle may take this much memory, in bytes.
-pub const PICKLE_TEXT_BYTES: usize = 256 << 20;
-/// Longest pickle, in bytes, without what is a bytes object in it.
+pub const PICKLE_TEXT_BYTES: u64 = 256 << 20;
+/// Longest pickle that is a member of an archive, in bytes.
 pub const PICKLE_BYTES: u64 = 1 << 30;
+
+/// What a pickle may take when its container has so many bytes: a compressed stream may be a thousand times as long as what is stored of it.
+///
+/// The most repetitive checkpoints of many small tensors that were measured, compressed as well as Deflate can, have 1.5 opcodes, 1.1 cells and 2.4 bytes of text for each byte of the
+/// container; streams that are stored as they are have less than one of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pickle {
+    /// The size of the container, in bytes.
+    pub container_bytes: u64,
+    /// Most opcodes.
+    pub opcodes: u64,
+    /// Most cells of values.
+    pub cells: u64,
+    /// Most bytes of short strings and names.
+    pub text_bytes: u64,
+    /// Most bytes of the stream, where it is a member of an archive.
+    pub stream_bytes: u64,
+    /// Most bytes of JSON that its values other than tensors may become.
+    pub json_bytes: u64,
+}
+
+impl Pickle {
+    /// The bounds for a container of this size.
+    pub fn of(container_bytes: u64) -> Self {
+        let bound = |floor: u64, factor: u64| container_bytes.saturating_mul(factor).saturating_add(floor);
+        Self {
+            container_bytes,
+            opcodes: bound(1 << 23, 16),
+            cells: bound(1 << 20, 4).min(PICKLE_CELLS),
+            text_bytes: bound(1 << 24, 16).min(PICKLE_TEXT_BYTES),
+            stream_bytes: bound(1 << 29, 64).min(PICKLE_BYTES),
+            json_bytes: bound(64 << 20, 4).min(PICKLE_TEXT_BYTES),
+        }
+    }
+}

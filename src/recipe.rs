@@ -51,6 +51,12 @@ pub trait Elements: Send + Sync {
     /// # Errors
     /// Stored bytes are gone or damaged.
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Elements of the same type in which everything that is stored occurs, though not as often as in these, and how many they are: for whoever has to see
+    /// every value, but not every place. `None` where these are no more than are stored.
+    fn once(&self) -> Option<(Arc<dyn Elements>, u64)> {
+        None
+    }
 }
 
 /// Computes logical values, as a quantised layout's own library would.
@@ -71,6 +77,7 @@ pub struct Scheme {
 }
 
 /// Elements at regular distances in a run of bytes: transposed, sliced and expanded views.
+#[derive(Clone)]
 pub struct Strided {
     base: Extent,
     element_bytes: u64,
@@ -96,6 +103,18 @@ impl Strided {
         Some(Self { base, element_bytes, shape: shape.to_vec(), strides: strides.to_vec(), offset })
     }
 
+    /// Each element once: dimensions along which nothing moves have one, and where elements still overlap, their whole run is taken.
+    pub(crate) fn distinct(&self) -> (Self, u64) {
+        let moving = || self.shape.iter().zip(&self.strides).filter(|(size, stride)| **size != 1 && **stride != 0);
+        if self.shape.contains(&0) {
+            return (self.clone(), 0);
+        }
+        let reach = moving().fold(1u64, |reach, (size, stride)| reach.saturating_add(size.saturating_sub(1).saturating_mul(*stride)));
+        let count = moving().fold(1u64, |count, (size, _)| count.saturating_mul(*size));
+        let (shape, strides) = if count > reach { (vec![reach], vec![1]) } else { moving().unzip() };
+        (Self { shape, strides, ..self.clone() }, count.min(reach))
+    }
+
     /// The number of elements that follow each other without a gap along the last dimensions, and over how many dimensions.
     fn run(&self) -> (u64, usize) {
         let (mut run, mut dimensions) = (1u64, 0usize);
@@ -114,6 +133,12 @@ impl Strided {
 const GATHER_SPAN: u64 = 1 << 20;
 
 impl Elements for Strided {
+    fn once(&self) -> Option<(Arc<dyn Elements>, u64)> {
+        let (distinct, count) = self.distinct();
+        let all = self.shape.iter().fold(1u64, |all, size| all.saturating_mul(*size));
+        (count < all).then(|| (Arc::new(distinct) as Arc<dyn Elements>, count))
+    }
+
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         let size = usize::try_from(self.element_bytes).unwrap_or(usize::MAX);
         let (run, inner) = self.run();
@@ -220,6 +245,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_stored_occurs_once_however_often_a_view_repeats_it() {
+        let (sources, extent) = ramp();
+        for (shape, strides, expected) in [
+            (&[1 << 40, 3][..], &[0, 1][..], vec![5, 6, 7]),
+            (&[2, 1 << 40, 2], &[10, 0, 3], vec![5, 8, 15, 18]),
+            (&[6, 6], &[1, 1], (5..16).collect()),
+            (&[1 << 40], &[0], vec![5]),
+        ] {
+            let (once, count) = Strided::new(extent, 2, 5, shape, strides).unwrap().once().unwrap();
+            let mut out = vec![0; expected.len() * 2];
+            once.read(Inputs::new(&sources), 0, &mut out).unwrap();
+            let found: Vec<u16> = out.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+            assert_eq!((found, count), (expected, out.len() as u64 / 2), "{shape:?} {strides:?}");
+        }
+        assert!(Strided::new(extent, 2, 5, &[4, 3], &[1, 4]).unwrap().once().is_none());
+        assert!(Strided::new(extent, 2, 5, &[0, 1 << 40], &[0, 0]).unwrap().once().is_none());
     }
 
     #[test]

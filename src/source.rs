@@ -130,7 +130,7 @@ impl Source {
     /// The file cannot be opened, or is a folder, a pipe or a device.
     pub fn open(path: &Path) -> Result<Arc<Self>> {
         let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
-        let file = opened.map_err(|e| Error::io("cannot open", e).in_file(path))?;
+        let file = opened.map_err(|e| Error::io("cannot open", e).hint_for_files().in_file(path))?;
         let meta = file.metadata().map_err(|e| Error::io("cannot stat", e).in_file(path))?;
         if !meta.is_file() {
             let what = if meta.is_dir() { "a folder" } else { "a pipe, socket or device" };
@@ -179,6 +179,14 @@ impl Source {
     /// Length in bytes when it was opened.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Length of the file that the bytes are stored in when it was opened: a compressed member's is that of its container.
+    pub fn stored_len(&self) -> u64 {
+        match &self.body {
+            Body::Member(member) => member.parent().stored_len(),
+            _ => self.len,
+        }
     }
 
     /// Whether it was empty when it was opened.

@@ -418,6 +418,60 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
+fn an_option_list_takes_no_word_beside_it_and_splits_no_list_of_views() {
+    for key in ["uid", "gid", "umask", "views", "log_file"] {
+        let (code, errors) = failure(&["-o", key, "/nowhere/a", "/nowhere/b"]);
+        assert!(key == "views" || errors.contains(&format!("--{}", key.replace('_', "-"))), "{key}: {errors}");
+        assert!(!errors.contains("nowhere") || key == "views", "{key}: {errors}");
+        assert!(code == 2 || key == "views", "{key}: {errors}");
+    }
+    // Taken apart at its commas, the list would be options that there are not.
+    for list in ["views=raw,npy", "ro,views=raw-f32,npy,metadata,allow_other", "views=as"] {
+        let (code, errors) = failure(&["-o", list, "/nowhere/a", "/nowhere/b"]);
+        assert!(code == 1 && errors.contains("/nowhere/a"), "{list}: {errors}");
+    }
+    let (code, errors) = failure(&["-o", "views=raw,nope", "/nowhere/a", "/nowhere/b"]);
+    assert!(code == 2 && errors.contains("--nope"), "{errors}");
+}
+
+#[test]
+fn an_empty_path_is_told_in_words() {
+    for arguments in [&["ls", ""][..], &["check", ""], &["cat", "", "info.json"]] {
+        let output = program().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = [output.stdout, output.stderr].concat();
+        assert!(String::from_utf8_lossy(&said).contains("expected the path of a source, found an empty one"), "{}", String::from_utf8_lossy(&said));
+    }
+}
+
+/// A process that may open no more files says so; no shard is missing.
+#[test]
+fn too_few_open_files_are_no_missing_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = |name: String| format!("{{\"{name}\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}}}").into_bytes();
+    for (kind, suffix) in [("safetensors", ".safetensors"), ("folder", ".safetensors")] {
+        let place = folder.path().join(kind);
+        std::fs::create_dir(&place).unwrap();
+        for number in 1..=60 {
+            let header = header(format!("t{number}"));
+            let bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &[7]].concat();
+            let name = if kind == "folder" { format!("m{number}{suffix}") } else { format!("m-{number:05}-of-00060{suffix}") };
+            std::fs::write(place.join(name), bytes).unwrap();
+        }
+        let source = if kind == "folder" { place } else { place.join("m-00007-of-00060.safetensors") };
+        let limited = |files: u32| {
+            let script = format!("ulimit -n {files}; exec \"$0\" ls \"$1\"");
+            Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_mount-tensors")]).arg(&source).output().unwrap()
+        };
+        let output = limited(40);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("Too many open files") && errors.contains("\nhint: raise the limit with `ulimit -n`"), "{errors}");
+        assert!(limited(200).status.success());
+    }
+}
+
+#[test]
 fn failures_are_exit_code_1_and_name_the_file() {
     assert_eq!(failure(&["ls", "/nowhere/x.gguf"]), (1, "mount-tensors: /nowhere/x.gguf: cannot open: No such file or directory\n".to_string()));
     let (code, errors) = failure(&["cat", "fixtures/gguf/bad/cut_4.gguf", "info.json"]);

@@ -66,10 +66,14 @@ fn anonymous() -> u64 {
 }
 
 fn timed(path: &Path) -> Fs {
+    timed_within(path, 100 << 20)
+}
+
+fn timed_within(path: &Path, bytes: u64) -> Fs {
     let (start, before) = (Instant::now(), anonymous());
     let fs = open(path).unwrap();
     assert!(start.elapsed() < TIME, "{:?}", start.elapsed());
-    assert!(anonymous().saturating_sub(before) < 100 << 20, "{} MiB", (anonymous() - before) >> 20);
+    assert!(anonymous().saturating_sub(before) < bytes, "{} MiB", (anonymous() - before) >> 20);
     fs
 }
 
@@ -189,4 +193,67 @@ fn values_nested_hundreds_of_thousands_deep_do_no_harm() {
     assert_eq!(json(&fs, "issues.json").as_array().unwrap().len(), 1);
     std::fs::write(&path, nested(b"ctorch._utils\n_rebuild_tensor_v2\n)R")).unwrap();
     assert!(!json(&open(&path).unwrap(), "issues.json").as_array().unwrap().is_empty());
+}
+
+/// What is left out of metadata is an issue, and the text says where: values of a pickle may multiply without end.
+#[test]
+fn values_that_multiply_are_cut_with_an_issue_and_a_mark() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("laughs.pkl");
+    let lists: Vec<u8> = (0..24_u8).flat_map(|i| [b'(', b'h', i, b'h', i, b'l', b'q', i + 1, b'0']).collect();
+    let pair = |i: u8| [b"}(X\x01\0\0\0ah".to_vec(), vec![i], b"X\x01\0\0\0bh".to_vec(), vec![i], b"uq".to_vec(), vec![i + 1, b'0']].concat();
+    let dicts: Vec<u8> = (0..24_u8).flat_map(pair).collect();
+    for (values, mark) in [(lists, &b"{\"__opaque__\": \"left out\"}]"[..]), (dicts, b"\"__opaque__\": \"left out\"}")] {
+        for (before, after) in [(&b""[..], &b"."[..]), (b"}X\x04\0\0\0long", b"s.")] {
+            std::fs::write(&path, [b"\x80\x02", before, b"]q\x000", &values, b"h\x18", after].concat()).unwrap();
+            let fs = timed_within(&path, 300 << 20);
+            let issues = json(&fs, "issues.json");
+            assert_eq!(issues.as_array().unwrap().len(), 1, "{issues}");
+            assert!(issues[0]["what"].as_str().unwrap().contains("too large"), "{issues}");
+            let file = stat(&fs, "metadata.json").unwrap();
+            let end = read_at(&fs, file.ino, file.size - 1000, 1000).unwrap();
+            assert!(end.windows(mark.len()).any(|part| part == mark), "{}", String::from_utf8_lossy(&end));
+        }
+    }
+}
+
+/// torch's tensors are keys like any others: an optimizer's state may be kept by them.
+#[test]
+fn tensors_that_are_keys_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.pth");
+    let (a, b, c) = (tensor("0", 4, &[4], &[1]), tensor("1", 2, &[2], &[1]), tensor("2", 1, &[1], &[1]));
+    let inner = [b"}(".to_vec(), text("exp_avg"), b, b"u".to_vec()].concat();
+    let state = [b"}(".to_vec(), a, inner, c, b"K\x01\x86K\x05u".to_vec()].concat();
+    legacy(&path, &dict(&[("state", state)]), &[("0", 4), ("1", 2), ("2", 1)]);
+    let fs = timed(&path);
+    let tensors = json(&fs, "tensors.json");
+    let shapes: Vec<u64> = tensors.as_array().unwrap().iter().map(|t| t["shape"][0].as_u64().unwrap()).collect();
+    assert_eq!(shapes, [4, 2, 1], "{tensors}");
+    let name = |i: usize| tensors[i]["name"].as_str().unwrap();
+    assert!(name(0).starts_with("state.torch._utils._rebuild_tensor_v2(") && name(1) == format!("{}.exp_avg", name(0)), "{tensors}");
+    assert!(name(2).starts_with("state.(") && name(2).ends_with(".0"), "{tensors}");
+    assert_eq!(floats(&fs, tensors[2]["files"]["raw"].as_str().unwrap(), 0, 1), [0.0]);
+    let metadata: Vec<_> = json(&fs, "metadata.json").as_object().unwrap().values().map(|v| v["value"].as_u64().unwrap()).collect();
+    assert_eq!(metadata, [5, 1], "the value, and what else is in its key");
+    assert_eq!(json(&fs, "issues.json").as_array().unwrap().len(), 0);
+}
+
+/// 16 bytes that are shown as 4 TB: whoever wants to see every value need not read them 2^38 times.
+#[test]
+fn what_an_expanded_tensor_stores_can_be_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("expanded.pth");
+    legacy(&path, &dict(&[("w", tensor("0", 4, &[1 << 38, 4], &[0, 1])), ("v", tensor("0", 4, &[9, 4], &[0, 1]))]), &[("0", 4)]);
+    let fs = timed(&path);
+    let catalog = fs.tree().sets()[0].catalog();
+    let once = catalog.once(catalog.tensor(0).unwrap()).unwrap();
+    let small = once.tensor(0).unwrap();
+    assert_eq!((small.name(), small.shape(), small.bytes()), (&b"w"[..], &[4][..], Some(16)));
+    let content = mount_tensors::content::Content::new(mount_tensors::tree::View::RawF32, small).unwrap();
+    let mut scratch = Default::default();
+    let bytes = content.read_copied(once.sources(), 0, 99, &mut scratch).unwrap();
+    assert_eq!(bytes, [0.0_f32, 1.0, 2.0, 3.0].map(f32::to_le_bytes).concat());
+    // One that is small is read as it is.
+    assert!(catalog.once(catalog.tensor(1).unwrap()).is_none());
 }

@@ -990,3 +990,78 @@ fn npz_a_million_members() {
     look_around(&result.unwrap_or_else(|e| panic!("{e}")));
     assert!(Path::new("fixtures").exists());
 }
+
+/// A torch archive of one deflated pickle.
+fn deflated_pickle(pickle: &[u8]) -> Vec<u8> {
+    zip(&[Member::deflated("m/data.pkl", pickle), Member::stored("m/byteorder", b"little")])
+}
+
+/// Streams of millions of equal opcodes in a few kilobytes: what is kept of them is bounded by what is stored, not by what comes out.
+#[test]
+fn pickles_that_deflate_made_a_thousand_times_smaller() {
+    let start = Clock::start();
+    for (what, head, unit, count, end, limit) in [
+        ("opcodes", &b"\x80\x04]"[..], &b"K\x01\x94a"[..], 16_000_000, &b"."[..], "opcodes"),
+        ("copies of one value", b"K\x01", b"2", 60_000_000, b".", "opcodes"),
+        ("empty strings", b"(", b"X\0\0\0\0", 15_000_000, b"l.", "values"),
+        ("short strings", b"(", b"X\x0f\0\0\0aaaaaaaaaaaaaaa\x94", 4_000_000, b"l.", "short strings"),
+        ("long strings", b"(", &[&b"X\0\x08\0\0"[..], &[b'a'; 2048]].concat(), 40_000, b"l.", "short strings"),
+        ("calls", b"cos\nf\nq\0(", b"h\0)R", 8_000_000, b"l.", "values"),
+        ("lists", b"(", b"]K\x01a", 8_000_000, b"l.", "values"),
+        ("long lines", b"", &[&b"I"[..], &[b'0'; 60_000], b"1\n0"].concat(), 3000, b"N.", "opcodes"),
+        ("names", b"", &[&b"c"[..], &[b'a'; 60_000], b"\nb\n0"].concat(), 3000, b"N.", "opcodes"),
+    ] {
+        let bytes = deflated_pickle(&[head, &unit.repeat(count), end].concat());
+        assert!(bytes.len() < 800_000, "{what}: {} bytes", bytes.len());
+        let error = refusal(bytes);
+        assert!(error.contains(&format!("its pickle's {limit}")) && error.contains("the limit for a file of"), "{what}: {error}");
+    }
+    println!("{:?}", start.elapsed());
+}
+
+#[test]
+fn a_stream_far_longer_than_its_container() {
+    let long = [&b"B\0\0\0\x28"[..], &vec![0; 0x2800_0000], b"."].concat();
+    let bytes = deflated_pickle(&long);
+    drop(long);
+    let error = refusal(bytes);
+    assert!(error.contains("its pickle has 671088646 bytes, the limit for a file of"), "{error}");
+}
+
+/// The most repetitive checkpoint that real writers make: its bounds are a multiple away.
+#[test]
+fn a_deflated_checkpoint_of_many_small_tensors_is_served() {
+    let mut pickle = b"\x80\x02}(".to_vec();
+    let text = |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    for number in 0..100_000_u32 {
+        pickle.extend(text(&format!("model.layers.{}.mlp.experts.{}.weight", number / 100, number % 100)));
+        pickle.extend(b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuJ\x80\x1a\x06\0tQJ");
+        pickle.extend((number * 4).to_le_bytes());
+        pickle.extend(b"K\x02K\x02\x86K\x02K\x01\x86\x89ccollections\nOrderedDict\n)RtR");
+    }
+    pickle.extend(b"u.");
+    let data: Vec<u8> = (0..400_000_u32).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let bytes = zip(&[Member::deflated("m/data.pkl", &pickle), Member::deflated("m/data/0", &data)]);
+    let fs = accepted("x", bytes);
+    assert_eq!(issues(&fs), Vec::<String>::new());
+    assert_eq!(read(&fs, "raw/model.layers.999.mlp.experts.99.weight.f32").unwrap(), data[1_599_984..]);
+}
+
+#[test]
+fn a_pickled_dict_of_too_many_keys_is_refused_before_anything_is_made_of_it() {
+    let mut pickle = b"\x80\x02}(".to_vec();
+    (0..4_300_000_u32).for_each(|key| pickle.extend([&b"J"[..], &key.to_le_bytes(), b"N"].concat()));
+    pickle.extend(b"u.");
+    let start = Clock::start();
+    let (result, peak, _) = measured(|| open_bytes("x", pickle).map(|_| ()));
+    println!("{:?}, {peak} bytes", start.elapsed());
+    assert!(result.unwrap_err().to_string().contains("more than 4194304 metadata keys"));
+    assert!(start.elapsed() < TIME && peak < 512 << 20, "{:?}, {peak} bytes", start.elapsed());
+}
+
+#[test]
+fn a_dict_of_one_key_a_hundred_thousand_times_in_a_hundred_thousand_places() {
+    let pairs = b"X\x01\0\0\0aK\x01".repeat(100_000);
+    let fs = accepted("x", [&b"\x80\x02}q\0("[..], &pairs, b"u0](", &b"h\0".repeat(100_000), b"e."].concat());
+    assert!(read(&fs, "metadata.json").unwrap().ends_with(b"{\"a\": 1}]}\n}\n"));
+}

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Catalog, Data, Issue, Order, Row, SideFile, Span, Value};
+use super::{Catalog, Data, Issue, Order, Row, SideFile, Span, Tensor, Value};
 use crate::dtype::DType;
 use crate::error::{Error, Result, counted, left_over, quoted};
 use crate::limits;
@@ -74,6 +74,25 @@ pub struct Region {
     pub end: u64,
     /// Bytes that may lie unused between two tensors or after the last one.
     pub slack: u64,
+}
+
+impl Catalog {
+    /// A catalogue of one tensor that has every stored element of a tensor of this one, for whoever has to see all values of a tensor that is far larger than
+    /// what is stored of it: an expanded view repeats its elements, a sparse tensor is zero between them. `None` for every other tensor.
+    pub fn once(&self, tensor: Tensor<'_>) -> Option<Self> {
+        /// A tensor up to this size, or this many times its stored elements, is read as it is.
+        const ELEMENTS: u64 = 1 << 24;
+        const TIMES: u64 = 8;
+        let Data::Computed(elements, _) = tensor.data() else { return None };
+        let (Some((1, _)), true) = (tensor.dtype().block(), tensor.elements() > ELEMENTS) else { return None };
+        let (once, count) = elements.once().filter(|(_, count)| *count < tensor.elements() / TIMES)?;
+        let mut builder = Builder::new(self.format);
+        builder.catalog.sources.clone_from(&self.sources);
+        let shape = [count];
+        let spec = Spec::new(tensor.name(), tensor.dtype().clone(), &shape, tensor.source(), None);
+        builder.tensor(&Spec { endian: tensor.endian(), computed: Some(once), opaque: tensor.is_opaque(), ..spec }).ok()?;
+        Some(builder.catalog)
+    }
 }
 
 /// Collects what a format finds and checks it.

@@ -105,15 +105,18 @@ impl<'a> Job for Check<'a> {
         let Some(tensor) = u32::try_from(index).ok().and_then(|index| self.catalog.tensor(index)) else {
             return Err(mount_tensors::error::Error::unsupported("there is no such tensor"));
         };
+        // A few stored elements that are shown again and again are read once.
+        let once = self.catalog.once(tensor);
+        let seen = once.as_ref().and_then(|once| once.tensor(0)).unwrap_or(tensor);
         // Doubles are judged as they are: rounding them to single precision first would hide some and make up others.
-        let double = tensor.scheme().is_none() && tensor.dtype().to_string() == "f64";
-        let wide = Content::new(View::RawF32, tensor).filter(|_| !double);
+        let double = seen.scheme().is_none() && seen.dtype().to_string() == "f64";
+        let wide = Content::new(View::RawF32, seen).filter(|_| !double);
         let numbers = match (double, &wide) {
-            (true, _) => Numbers::F64(tensor.endian()),
+            (true, _) => Numbers::F64(seen.endian()),
             (false, Some(_)) => Numbers::F32,
             (false, None) => Numbers::Other,
         };
-        let content = wide.or_else(|| Content::new(View::Raw, tensor));
+        let content = wide.or_else(|| Content::new(View::Raw, seen));
         let len = content.as_ref().map_or(0, Content::len);
         Ok(Begun { file: Reading { index, tensor, content, numbers, found: Mutex::default() }, len, divisible: true })
     }

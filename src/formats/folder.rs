@@ -28,6 +28,9 @@ pub struct Collection {
 /// # Errors
 /// The path cannot be opened, is no container, or is a folder that holds none.
 pub fn open(path: &Path) -> Result<Collection> {
+    if path.as_os_str().is_empty() {
+        return Err(Error::unsupported("expected the path of a source, found an empty one"));
+    }
     let meta = std::fs::metadata(path).map_err(|e| Error::io("cannot open", e).in_file(path))?;
     if meta.is_dir() {
         return open_folder(&snapshot(path)?);
@@ -106,6 +109,7 @@ fn open_folder(folder: &Path) -> Result<Collection> {
                 claimed.extend(catalog.sources().iter().filter_map(|s| s.identity()));
                 opened.push((file.relative.clone(), file.container == Some(true), catalog));
             }
+            Err(e) if e.is_for_files() => return Err(e),
             Err(e) => refused.push((file.relative.clone(), e)),
         }
     }
@@ -200,9 +204,13 @@ fn list(folder: &Path, refused: &mut Vec<(PathBuf, Error)>) -> Result<(Vec<Found
         visited.push(relative.clone());
         let entries = match std::fs::read_dir(&path) {
             Ok(entries) => entries,
-            Err(e) if relative.as_os_str().is_empty() => return Err(Error::io("cannot list", e).in_file(folder)),
+            Err(e) if relative.as_os_str().is_empty() => return Err(Error::io("cannot list", e).hint_for_files().in_file(folder)),
             Err(e) => {
-                refused.push((relative, Error::io("cannot list", e).in_file(&path)));
+                let e = Error::io("cannot list", e).hint_for_files().in_file(&path);
+                if e.is_for_files() {
+                    return Err(e);
+                }
+                refused.push((relative, e));
                 continue;
             }
         };
@@ -243,6 +251,7 @@ fn list(folder: &Path, refused: &mut Vec<(PathBuf, Error)>) -> Result<(Vec<Found
                         files.push(Found { relative, source, container });
                     }
                 }
+                Err(e) if e.is_for_files() => return Err(e),
                 Err(e) => refused.push((relative, e)),
             }
         }

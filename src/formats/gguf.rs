@@ -104,6 +104,7 @@ fn open_split(opening: &Opening, names: &[Vec<u8>], builder: &mut Builder) -> Re
         });
         let (source, id, header) = match opened {
             Ok(opened) => opened,
+            Err(e) if e.is_for_files() => return Err(e),
             Err(e) => {
                 builder.dropped();
                 let place = format!("shard {} of {} ({})", number.saturating_add(1), names.len(), quoted(name));

@@ -214,6 +214,9 @@ pub(super) fn open_shards<'a>(opening: &Opening, names: impl Iterator<Item = &'a
         });
         count = count.saturating_add(1);
         if let Err(e) = opened {
+            if e.is_for_files() {
+                return Err(e);
+            }
             builder.dropped();
             builder.issue(format!("shard {}", quoted(name)), e.message(), "the other shards are served");
         }

@@ -170,7 +170,7 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
         let keys: Vec<_> = model.unknown_keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
         model.builder.fact("unknown_external_data_keys", json!(keys));
     }
-    model.files.report(model.builder);
+    model.files.report(model.builder)?;
     Ok(())
 }
 

@@ -6,7 +6,9 @@
 //!
 //! Definition: <https://docs.python.org/3/library/pickle.html> and Lib/pickletools.py of CPython, which documents each opcode.
 
+mod budget;
 pub(super) mod json;
+mod keys;
 mod machine;
 pub(super) mod text;
 

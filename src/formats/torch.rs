@@ -194,10 +194,11 @@ impl File<'_> {
 /// Reads a pickle of an archive; gives its source too.
 fn pickle(archive: &Archive, name: &[u8], builder: &mut Builder) -> Result<(Graph, SourceId)> {
     let place = archive.place(name, builder)?;
-    if place.bytes > limits::PICKLE_BYTES {
-        return Err(Error::limit(format!("its pickle has {} bytes, the limit is {}", place.bytes, limits::PICKLE_BYTES)));
-    }
     let source = builder.source_of(place.source).ok_or_else(|| Error::format("its source is missing"))?;
+    let most = limits::Pickle::of(source.stored_len()).stream_bytes;
+    if place.bytes > most {
+        return Err(Error::limit(format!("its pickle has {} bytes, the limit for a file of {} bytes is {most}", place.bytes, source.stored_len())));
+    }
     Ok((Graph::read(&source, place.offset, place.offset.saturating_add(place.bytes))?, place.source))
 }
 

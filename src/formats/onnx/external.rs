@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::super::Opening;
 use crate::catalog::Builder;
-use crate::error::{quoted, reason};
+use crate::error::{self, Error, quoted, reason};
 use crate::source::{Source, SourceId};
 
 /// What external_data says of one tensor.
@@ -59,6 +59,8 @@ struct File {
 pub(super) struct Files {
     files: Vec<File>,
     by_location: HashMap<Vec<u8>, usize>,
+    /// Why no file could be opened any more, which is no fault of theirs.
+    failed: Option<Error>,
 }
 
 impl Files {
@@ -67,7 +69,12 @@ impl Files {
         let index = match self.by_location.get(location) {
             Some(index) => *index,
             None => {
-                let found = open(opening, location).map(|source| {
+                let opened = open(opening, location).unwrap_or_else(|e| {
+                    let why = e.message();
+                    self.failed = Some(e);
+                    Err(why)
+                });
+                let found = opened.map(|source| {
                     let known = (0u32..).zip(builder.catalog().sources()).find(|(_, s)| s.identity().is_some() && s.identity() == source.identity());
                     known.map(|(id, _)| id).unwrap_or_else(|| builder.source(source))
                 });
@@ -83,7 +90,13 @@ impl Files {
     }
 
     /// One issue for each file that could not be had.
-    pub(super) fn report(&self, builder: &mut Builder) {
+    ///
+    /// # Errors
+    /// No more files may be open at once.
+    pub(super) fn report(&mut self, builder: &mut Builder) -> error::Result<()> {
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
         for file in &self.files {
             let Err(why) = &file.found else { continue };
             let tensors = match file.count {
@@ -92,11 +105,30 @@ impl Files {
             };
             builder.issue(builder.path(0), format!("external data {}: {why}", quoted(&file.location)), format!("{tensors} listed without files"));
         }
+        Ok(())
     }
 }
 
 /// Opens the file at a location, or says why not.
-fn open(opening: &Opening, location: &[u8]) -> Result<Arc<Source>, String> {
+///
+/// # Errors
+/// No more files may be open at once.
+fn open(opening: &Opening, location: &[u8]) -> error::Result<Result<Arc<Source>, String>> {
+    let (path, meta) = match place_of(opening, location) {
+        Ok(found) => found,
+        Err(why) => return Ok(Err(why)),
+    };
+    match Source::open(&path) {
+        Err(e) if e.is_for_files() => Err(e),
+        Err(e) => Ok(Err(e.message())),
+        // What was opened is what was looked at, even if a link was changed in between.
+        Ok(source) if source.identity() != Some((meta.dev(), meta.ino())) => Ok(Err("was replaced while it was opened".to_string())),
+        Ok(source) => Ok(Ok(source)),
+    }
+}
+
+/// The path of the file at a location and what is known of the file, or why it is not to be opened.
+fn place_of(opening: &Opening, location: &[u8]) -> Result<(PathBuf, std::fs::Metadata), String> {
     if location.is_empty() {
         return Err("no file is named".to_string());
     }
@@ -116,12 +148,7 @@ fn open(opening: &Opening, location: &[u8]) -> Result<Arc<Source>, String> {
     if !meta.is_file() {
         return Err("is no regular file; not opened".to_string());
     }
-    let source = Source::open(&path).map_err(|e| e.message())?;
-    // What was opened is what was looked at, even if a link was changed in between.
-    if source.identity() != Some((meta.dev(), meta.ino())) {
-        return Err("was replaced while it was opened".to_string());
-    }
-    Ok(source)
+    Ok((path, meta))
 }
 
 /// The folders whose files a model may use: its own as named, and the one above the real file's, since model caches keep the files themselves elsewhere.
@@ -169,7 +196,7 @@ mod tests {
         let main = Source::open(&at("cache/snapshots/1/model.onnx")).unwrap();
         let opening = Opening { main, indexes: std::rc::Rc::default() };
         for good in ["model.onnx_data", "./model.onnx_data", "sub/w", "model.onnx"] {
-            assert!(open(&opening, good.as_bytes()).is_ok(), "{good}");
+            assert!(open(&opening, good.as_bytes()).unwrap().is_ok(), "{good}");
         }
         for (bad, why) in [
             ("", "no file is named"),
@@ -185,7 +212,7 @@ mod tests {
             ("*/_ORT_MEM_ADDR_/*", "is an address"),
             ("missing.data", "snapshots/1/missing.data: No such file"),
         ] {
-            let error = open(&opening, bad.as_bytes()).err().unwrap_or_default();
+            let error = open(&opening, bad.as_bytes()).unwrap().err().unwrap_or_default();
             assert!(error.contains(why), "{bad}: {error}");
         }
     }

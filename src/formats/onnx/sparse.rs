@@ -3,13 +3,14 @@
 //! Indices are i64, one an element of the flattened tensor (shape `[N]`) or one a dimension (shape `[N, rank]`), in ascending order.
 
 use std::io;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::graph::Bytes;
 use crate::catalog::{Tensor, product};
 use crate::recipe::{Elements, Inputs};
 
 /// A sparse tensor made dense when it is read.
+#[derive(Clone)]
 pub(super) struct Dense {
     values: Bytes,
     indices: Bytes,
@@ -123,7 +124,28 @@ impl Dense {
     }
 }
 
+/// The values that are stored, each with a look at its place.
+struct Entries(Dense);
+
+impl Elements for Entries {
+    fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
+        let (mut places, mut number) = (Vec::new(), first);
+        for part in out.chunks_mut(self.0.size.saturating_mul(usize::try_from(STEP).unwrap_or(usize::MAX))) {
+            let count = (part.len() as u64).checked_div(self.0.size as u64).unwrap_or(0);
+            self.0.places(inputs, number, &mut places, count)?;
+            self.0.values.read(inputs, number, part)?;
+            number = number.saturating_add(count);
+        }
+        Ok(())
+    }
+}
+
 impl Elements for Dense {
+    fn once(&self) -> Option<(Arc<dyn Elements>, u64)> {
+        // The places in between are zero.
+        Some((Arc::new(Entries(self.clone())), self.count))
+    }
+
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         out.fill(0);
         let end = first.saturating_add((out.len() as u64).div_ceil(self.size as u64));
@@ -180,6 +202,10 @@ mod tests {
             dense.read(Inputs::new(catalog.sources()), first as u64, &mut out).unwrap();
             assert_eq!(out, whole[first * 2..(first + count) * 2], "{first} {count}");
         }
+        let (once, count) = dense.once().unwrap();
+        let mut out = vec![0; places.len() * 2];
+        once.read(Inputs::new(catalog.sources()), 0, &mut out).unwrap();
+        assert_eq!((out, count), ((1..=places.len() as u16).flat_map(u16::to_le_bytes).collect(), places.len() as u64));
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! Values of a pickle as JSON: what is neither a number, a string nor a container is an object with the key `__opaque__`.
 //!
+//! What is too much or too deep to be written is `{"__opaque__": "left out"}`: in a list in place of everything from there on, in a dict as its last key.
+//!
 //! An integer of any size that Python itself would write in decimal is a JSON number; a larger one is a string of hexadecimal digits. NaN and infinities are
 //! strings, as everywhere in this program's JSON.
 
 use std::borrow::Cow;
 
+use super::keys::last_of_each;
 use super::text::{integer, str_of};
 use super::{Graph, Id, Node, Object};
 
@@ -25,7 +28,7 @@ pub(in crate::formats) fn shape(graph: &Graph, id: Id) -> Shape<'_> {
     match graph.node(id) {
         Node::Tuple(..) | Node::List(_) => Shape::Sequence(Cow::Borrowed(graph.sequence(id).unwrap_or_default())),
         Node::Set(items) => Shape::Sequence(Cow::Borrowed(items)),
-        Node::Dict(pairs) => Shape::Mapping(last_of_each(graph, Cow::Borrowed(pairs)), None),
+        Node::Dict(pairs) => Shape::Mapping(Cow::Borrowed(pairs), None),
         Node::Object(object) => called(graph, id, object),
         _ => Shape::Leaf,
     }
@@ -63,10 +66,10 @@ fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
                 true => Cow::Borrowed(object.pairs.as_slice()),
                 false => {
                     pairs.extend_from_slice(&object.pairs);
-                    Cow::Owned(pairs)
+                    Cow::Owned(last_of_each(graph, &pairs).unwrap_or(pairs))
                 }
             };
-            Shape::Mapping(last_of_each(graph, pairs), object.state)
+            Shape::Mapping(pairs, object.state)
         }
         ("builtins", "set" | "frozenset" | "list" | "tuple")
         | ("torch", "Size")
@@ -88,30 +91,6 @@ fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
         },
         _ => Shape::Object(object),
     }
-}
-
-/// A dict's pairs as Python keeps them: of a key that is set twice, the first place and the last value.
-fn last_of_each<'g>(graph: &Graph, pairs: Cow<'g, [(Id, Id)]>) -> Cow<'g, [(Id, Id)]> {
-    let mut places = std::collections::HashMap::with_capacity(pairs.len());
-    let mut kept: Vec<(Id, Id)> = Vec::new();
-    let mut twice = false;
-    for (key, value) in pairs.iter() {
-        let place = match graph.node(*key) {
-            Node::Text(_) => graph.short(*key).map(|text| (true, Cow::Borrowed(text))),
-            Node::Int(value) => Some((false, Cow::Owned(value.to_le_bytes().to_vec()))),
-            _ => None,
-        };
-        match place.map(|place| places.entry(place).or_insert(kept.len())) {
-            Some(at) if *at < kept.len() => {
-                twice = true;
-                if let Some(pair) = kept.get_mut(*at) {
-                    pair.1 = *value;
-                }
-            }
-            _ => kept.push((*key, *value)),
-        }
-    }
-    if twice { Cow::Owned(kept) } else { pairs }
 }
 
 /// Writes values as JSON text, within a budget.
@@ -190,9 +169,10 @@ impl<'a> Writer<'a> {
             if i > 0 {
                 self.put(", ");
             }
+            // With nothing left, this writes the mark for what is left out.
+            let last = self.left == 0;
             self.write(*item, depth);
-            if self.left == 0 {
-                self.cut = true;
+            if last {
                 break;
             }
         }
@@ -204,12 +184,13 @@ impl<'a> Writer<'a> {
             if !std::mem::replace(&mut first, false) {
                 self.put(", ");
             }
-            self.key(*key);
-            self.write(*value, depth);
             if self.left == 0 {
                 self.cut = true;
+                self.put("\"__opaque__\": \"left out\"");
                 break;
             }
+            self.key(*key);
+            self.write(*value, depth);
         }
     }
 
@@ -375,6 +356,24 @@ mod tests {
             (b"cpathlib\nPosixPath\nX\x01\0\0\0a\x85R.", "{\"__opaque__\": \"pathlib.PosixPath\", \"args\": [\"a\"]}"),
         ] {
             assert_eq!(json(pickle, 1000), (text.to_string(), false));
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_marked_and_the_text_stays_json() {
+        let list = [&b"("[..], &b"K\x07".repeat(20), b"l"].concat();
+        let dict = [&b"("[..], &(0..20).flat_map(|i| [b'K', i, b'K', 7]).collect::<Vec<_>>(), b"d"].concat();
+        let both = [&list[..], &dict, b"N\x87"].concat();
+        for mut pickle in [list, dict, both] {
+            pickle.push(b'.');
+            let whole = json(&pickle, 10_000);
+            assert!(!whole.1);
+            for budget in 0..whole.0.len() {
+                let (text, cut) = json(&pickle, budget);
+                let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(cut, text.contains("\"__opaque__\": \"left out\""), "{budget}: {text}");
+                assert!(cut || text == whole.0, "{budget}: {value}");
+            }
         }
     }
 

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::stopped;
+use super::budget::{Budget, TooMuch};
 use super::{Graph, Id, Node, Object, Run};
 use crate::error::{Error, Result, quoted};
-use crate::limits;
+use crate::limits::{self, Pickle};
 use crate::reader::{Reader, Stop};
 use crate::source::Source;
 
@@ -34,6 +35,12 @@ impl From<Stop> for Halt {
     }
 }
 
+impl From<TooMuch> for Halt {
+    fn from(TooMuch(what): TooMuch) -> Self {
+        Self::Limit(what)
+    }
+}
+
 type Step<T> = std::result::Result<T, Halt>;
 
 fn wrong<T>(what: impl Into<String>) -> Step<T> {
@@ -41,12 +48,14 @@ fn wrong<T>(what: impl Into<String>) -> Step<T> {
 }
 
 pub(super) fn run(source: &Arc<Source>, start: u64, end: u64) -> Result<Graph> {
-    let mut machine = Machine::new(Reader::new(source, start, end));
+    let mut machine = Machine::new(Reader::new(source, start, end), Pickle::of(source.stored_len()));
     match machine.run() {
         Ok(root) => {
             let Machine { reader, nodes, items, text, globals, persistent, .. } = machine;
             let end = reader.position();
-            Ok(Graph { source: Arc::clone(source), nodes, items, text, globals, persistent, root, end })
+            let mut graph = Graph { source: Arc::clone(source), nodes, items, text, globals, persistent, root, end };
+            super::keys::keep_last(&mut graph);
+            Ok(graph)
         }
         Err(halt) => {
             let at = machine.opcode_at;
@@ -70,14 +79,14 @@ pub(super) fn begins_as_text(bytes: &[u8], whole: bool) -> bool {
         return false;
     }
     let source = Source::from_bytes("", bytes.to_vec());
-    let mut machine = Machine::new(Reader::new(&source, 0, source.len()));
+    let mut machine = Machine::new(Reader::new(&source, 0, source.len()), Pickle::of(source.len()));
     match machine.run() {
         Ok(root) => match machine.nodes.get(root as usize) {
             // Two letters and a dot are no evidence.
             Some(Node::None | Node::Bool(_) | Node::Int(_) | Node::Float(_) | Node::Text(_)) => bytes.len() > 8,
             _ => true,
         },
-        Err(Halt::Stop(Stop::End { .. })) => !whole && machine.steps >= ENOUGH,
+        Err(Halt::Stop(Stop::End { .. })) => !whole && machine.budget.opcodes_so_far() >= ENOUGH,
         Err(_) => false,
     }
 }
@@ -95,13 +104,18 @@ struct Machine<'a> {
     memo: Vec<Id>,
     /// Memo entries whose numbers leave gaps.
     sparse_memo: HashMap<u32, Id>,
+    /// Values that cannot change and occur often, each one node: their place is [`Machine::shared`]'s.
+    common: [Option<Id>; COMMON],
     opcode_at: u64,
-    steps: u64,
     truncated: bool,
+    budget: Budget,
 }
 
+/// None, False, True, the empty tuple, and every integer of one byte.
+const COMMON: usize = 4 + 256;
+
 impl<'a> Machine<'a> {
-    fn new(reader: Reader<'a>) -> Self {
+    fn new(reader: Reader<'a>, limits: Pickle) -> Self {
         Self {
             reader,
             nodes: Vec::new(),
@@ -114,16 +128,17 @@ impl<'a> Machine<'a> {
             marks: Vec::new(),
             memo: Vec::new(),
             sparse_memo: HashMap::new(),
+            common: [None; COMMON],
             opcode_at: 0,
-            steps: 0,
             truncated: false,
+            budget: Budget::new(limits),
         }
     }
 
     fn run(&mut self) -> Step<Id> {
         loop {
             self.opcode_at = self.reader.position();
-            self.steps = self.steps.saturating_add(1);
+            self.budget.opcodes(1)?;
             let opcode = match self.reader.u8() {
                 Ok(opcode) => opcode,
                 Err(stop) => {
@@ -168,16 +183,16 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             // Plain values.
-            b'N' => self.push(Node::None),
-            0x88 => self.push(Node::Bool(true)),
-            0x89 => self.push(Node::Bool(false)),
+            b'N' => self.shared(0, Node::None),
+            0x88 => self.shared(2, Node::Bool(true)),
+            0x89 => self.shared(1, Node::Bool(false)),
             b'J' => {
                 let value = self.reader.u32()?.cast_signed();
                 self.push(Node::Int(value.into()))
             }
             b'K' => {
                 let value = self.reader.u8()?;
-                self.push(Node::Int(value.into()))
+                self.shared(usize::from(value).saturating_add(4), Node::Int(value.into()))
             }
             b'M' => {
                 let value = self.reader.u16()?;
@@ -231,12 +246,12 @@ impl<'a> Machine<'a> {
             }
             b'S' => self.string_line(),
             b'V' => {
-                let line = self.line(limits::PICKLE_TEXT_BYTES)?;
+                let line = self.line(self.budget.most_text())?;
                 let text = super::text::raw_unicode_escape(&line);
                 self.escaped(text)
             }
             // Containers.
-            b')' => self.push(Node::Tuple(0, 0)),
+            b')' => self.shared(3, Node::Tuple(0, 0)),
             b']' => self.push(Node::List(Vec::new())),
             b'}' => self.push(Node::Dict(Vec::new())),
             0x8f => self.push(Node::Set(Vec::new())),
@@ -270,11 +285,12 @@ impl<'a> Machine<'a> {
             }
             b's' => {
                 let (value, key) = (self.pop()?, self.pop()?);
-                self.set_items(&[(key, value)])
+                self.set_items(&[[key, value]])
             }
             b'u' => {
                 let items = self.pop_mark()?;
-                self.set_items(&pairs(&items)?)
+                let (pairs, rest) = items.as_chunks();
+                if rest.is_empty() { self.set_items(pairs) } else { wrong("a key without a value") }
             }
             0x90 => {
                 let items = self.pop_mark()?;
@@ -379,12 +395,26 @@ impl<'a> Machine<'a> {
     }
 
     fn add(&mut self, node: Node) -> Step<Id> {
+        self.budget.node(&node)?;
         let id = Id::try_from(self.nodes.len()).unwrap_or(Id::MAX);
-        if id >= limits::PICKLE_NODES {
-            return Err(Halt::Limit(format!("its pickle holds more than {} values", limits::PICKLE_NODES)));
-        }
         self.nodes.push(node);
         Ok(id)
+    }
+
+    /// Pushes a value that has one node however often it occurs.
+    fn shared(&mut self, place: usize, node: Node) -> Step<()> {
+        let id = match self.common.get(place).copied().flatten() {
+            Some(id) => id,
+            None => {
+                let id = self.add(node)?;
+                if let Some(common) = self.common.get_mut(place) {
+                    *common = Some(id);
+                }
+                id
+            }
+        };
+        self.stack.push(id);
+        Ok(())
     }
 
     fn push(&mut self, node: Node) -> Step<()> {
@@ -443,11 +473,12 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn set_items(&mut self, pairs: &[(Id, Id)]) -> Step<()> {
+    fn set_items(&mut self, pairs: &[[Id; 2]]) -> Step<()> {
         let target = self.top()?;
+        let pairs = pairs.iter().map(|[key, value]| (*key, *value));
         match self.nodes.get_mut(target as usize) {
-            Some(Node::Dict(dict)) => dict.extend_from_slice(pairs),
-            Some(Node::Object(object)) => object.pairs.extend_from_slice(pairs),
+            Some(Node::Dict(dict)) => dict.extend(pairs),
+            Some(Node::Object(object)) => object.pairs.extend(pairs),
             _ => return wrong("keys for something that is no dict or object"),
         }
         Ok(())
@@ -493,6 +524,7 @@ impl<'a> Machine<'a> {
             Some(index) => *index,
             None => {
                 let index = u32::try_from(self.globals.len()).unwrap_or(u32::MAX);
+                self.budget.name(&key.0, &key.1)?;
                 self.globals.push(key.clone());
                 self.known.insert(key, index);
                 index
@@ -535,10 +567,8 @@ impl<'a> Machine<'a> {
     }
 
     fn text_end(&self) -> Step<u32> {
-        match u32::try_from(self.text.len()) {
-            Ok(end) if self.text.len() < limits::PICKLE_TEXT_BYTES => Ok(end),
-            _ => Err(Halt::Limit(format!("its pickle's short strings take more than {} bytes", limits::PICKLE_TEXT_BYTES))),
-        }
+        self.budget.text(self.text.len())?;
+        Ok(u32::try_from(self.text.len()).unwrap_or(Run::NO_COPY))
     }
 
     /// Text that does not stand in the stream as it is.
@@ -569,6 +599,8 @@ impl<'a> Machine<'a> {
                 byte => line.push(byte),
             }
         }
+        // Bytes of a line are looked at one by one.
+        self.budget.opcodes(line.len() as u64 / 8)?;
         if line.last() == Some(&b'\r') {
             line.pop();
         }
@@ -593,7 +625,7 @@ impl<'a> Machine<'a> {
     }
 
     fn long_line(&mut self) -> Step<()> {
-        let line = self.line(limits::PICKLE_TEXT_BYTES)?;
+        let line = self.line(self.budget.most_text())?;
         self.decimal(line.strip_suffix(b"L").unwrap_or(&line))
     }
 
@@ -613,7 +645,7 @@ impl<'a> Machine<'a> {
 
     /// A string of Python 2 in quotes, with its escapes.
     fn string_line(&mut self) -> Step<()> {
-        let line = self.line(limits::PICKLE_TEXT_BYTES)?;
+        let line = self.line(self.budget.most_text())?;
         let inner = match line.trim_ascii() {
             [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] => inner,
             _ => return wrong("a string without its quotes"),

@@ -437,7 +437,9 @@ pub(super) fn known(graph: &Graph, id: Id) -> Option<String> {
             })
         }
         ("torch.jit._pickle", "restore_type_tag", [value, ..]) => {
-            Some(String::from_utf8(Writer::new(graph, 1 << 20, &|id| scalar(graph, id)).value(*value).0).ok()?)
+            // What is too long for this is written as the call that it is, within the bounds of everything else.
+            let (text, cut) = Writer::new(graph, 64 << 10, &|id| scalar(graph, id)).value(*value);
+            String::from_utf8(text).ok().filter(|_| !cut)
         }
         _ => None,
     }

@@ -122,6 +122,10 @@ fn geometry(layout: Layout, indices: &[View], values: &View, shape: &[u64]) -> R
     if indices.iter().any(|view| !matches!(view.class.torch, "int64" | "int32")) {
         return Err("indices that are no integers".to_string());
     }
+    // Every read looks through the indices: more of them than are stored would have no end.
+    if indices.iter().any(View::repeats) {
+        return Err("more indices than are stored".to_string());
+    }
     product(shape).ok_or("it is larger than 2^63")?;
     let size = |dimensions: &[u64]| product(dimensions).ok_or("it is larger than 2^63".to_string());
     match (layout, indices) {
@@ -370,6 +374,12 @@ impl Dense {
 }
 
 impl Elements for Dense {
+    fn once(&self) -> Option<(Arc<dyn Elements>, u64)> {
+        // The places in between are zero; the indices are tensors of their own.
+        let (values, count) = self.values.distinct();
+        Some((Arc::new(values), count))
+    }
+
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         out.fill(0);
         let g = &self.geometry;
@@ -519,6 +529,17 @@ mod tests {
         let values = parts.view(&[1, 2, 3, 4], &[2, 1, 2]);
         let csr = Sparse::new(Layout::by_name("sparse_csr").unwrap(), vec![pointers, plain], values, vec![2, 2, 2, 2]).map_err(|bad| bad.what).unwrap();
         parts.check(&csr, &[0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 3, 4, 0, 0]);
+    }
+
+    #[test]
+    fn indices_that_are_expanded_are_refused() {
+        let mut parts = parts();
+        let values = parts.view(&[5], &[1]);
+        let source = values.source();
+        let storage = Storage { place: Place { source, offset: 0, bytes: 8 }, class: Some(values.class) };
+        let many = |shape: &[u64]| View::new(storage, values.class, 0, shape.to_vec(), vec![0; shape.len()], Endian::Little).unwrap();
+        let sparse = Sparse::new(Layout::Coo, vec![many(&[1, 1 << 40])], many(&[1 << 40]), vec![9]);
+        assert!(sparse.is_err_and(|bad| bad.what.contains("more indices than are stored")));
     }
 
     #[test]

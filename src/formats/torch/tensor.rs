@@ -116,6 +116,11 @@ impl View {
         }
     }
 
+    /// Whether elements share their bytes: an expanded view, or one whose rows overlap.
+    pub(super) fn repeats(&self) -> bool {
+        product(&self.shape).is_none_or(|elements| elements > self.place.bytes.checked_div(self.class.bytes).unwrap_or(0).saturating_mul(self.class.in_byte()))
+    }
+
     /// How many elements of the storage are needed for the furthest of the view's.
     fn reach(&self) -> Option<u64> {
         let mut steps = self.shape.iter().zip(&self.strides);
@@ -195,6 +200,11 @@ impl Operand {
         self.strided.read(inputs, first, out)
     }
 
+    /// Every element that is stored, and how many these are.
+    pub(super) fn distinct(&self) -> (Strided, u64) {
+        self.strided.distinct()
+    }
+
     /// Integers from number `first` on.
     pub(super) fn integers(&self, inputs: Inputs<'_>, first: u64, count: usize) -> io::Result<Vec<i64>> {
         let size = usize::try_from(self.class.bytes).unwrap_or(8);
@@ -244,6 +254,7 @@ fn integer(element: &[u8], class: &Type, endian: Endian) -> i64 {
 }
 
 /// Elements with the sign of some of their parts turned.
+#[derive(Clone)]
 struct Signs {
     inner: Strided,
     endian: Endian,
@@ -255,6 +266,12 @@ struct Signs {
 }
 
 impl Elements for Signs {
+    fn once(&self) -> Option<(Arc<dyn Elements>, u64)> {
+        self.inner.once()?;
+        let (inner, count) = self.inner.distinct();
+        Some((Arc::new(Self { inner, ..self.clone() }), count))
+    }
+
     fn read(&self, inputs: Inputs<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
         self.inner.read(inputs, first, out)?;
         for element in out.chunks_exact_mut(self.element.max(1)) {

@@ -12,14 +12,12 @@ use super::numpy;
 use super::rebuild::{self, Rebuild, Role};
 use super::tensor::Adder;
 use crate::catalog::{Scalar, Value};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::limits;
 use crate::source::Extent;
 
 /// Deepest nesting of what holds tensors.
 const DEPTH: usize = 1000;
-/// All metadata of a pickle may take this many bytes of JSON text.
-const METADATA_BYTES: usize = 64 << 20;
 
 /// How a child's name goes on from its parent's.
 #[derive(Clone, Copy)]
@@ -37,17 +35,25 @@ struct Child {
     id: Id,
     /// Whether nothing need be said of it if it is empty: a module's hooks, a parameter that is None.
     silent: bool,
+    /// Whether it is not a value but a key, of which only the tensors are listed.
+    is_key: bool,
 }
 
 impl Child {
     fn new(key: Key, id: Id) -> Self {
-        Self { key, id, silent: false }
+        Self { key, id, silent: false, is_key: false }
+    }
+
+    /// The children that a pair of a dict gives. A key that may hold tensors is one beside its value, under the same name.
+    fn of_pair(graph: &Graph, (key, value): &(Id, Id)) -> impl Iterator<Item = Self> + use<> {
+        let may_hold = matches!(graph.node(*key), Node::Tuple(..) | Node::List(_) | Node::Set(_) | Node::Dict(_) | Node::Object(_) | Node::Persistent(_));
+        let as_key = may_hold.then(|| Self { is_key: true, ..Self::new(Key::Value(*key), *key) });
+        as_key.into_iter().chain([Self::new(Key::Value(*key), *value)])
     }
 }
 
 /// The children of a value, with the names that they have.
 fn children(graph: &Graph, id: Id) -> Vec<Child> {
-    let pairs = |pairs: &[(Id, Id)]| -> Vec<Child> { pairs.iter().map(|(key, value)| Child::new(Key::Value(*key), *value)).collect() };
     match rebuild::role(graph, id) {
         Role::Nested => {
             let names = ["buffer", "sizes", "strides", "offsets"];
@@ -71,7 +77,8 @@ fn children(graph: &Graph, id: Id) -> Vec<Child> {
         Shape::Leaf => Vec::new(),
         Shape::Sequence(items) => items.iter().enumerate().map(|(i, id)| Child::new(Key::Index(i), *id)).collect(),
         Shape::Mapping(items, attributes) => {
-            let mut all = pairs(&items);
+            let mut all: Vec<Child> = Vec::with_capacity(items.len());
+            all.extend(items.iter().flat_map(|pair| Child::of_pair(graph, pair)));
             all.extend(attributes.map(|state| state_children(graph, state)).unwrap_or_default());
             all
         }
@@ -84,7 +91,7 @@ fn object_children(graph: &Graph, object: &Object) -> Vec<Child> {
     let args = graph.tuple(object.args).unwrap_or_default();
     let args = if let Some(("copyreg" | "copy_reg", "_reconstructor")) = graph.global(object.callee) { args.get(2..).unwrap_or_default() } else { args };
     let mut all: Vec<Child> = args.iter().chain(&object.items).enumerate().map(|(i, id)| Child::new(Key::Index(i), *id)).collect();
-    all.extend(object.pairs.iter().map(|(key, value)| Child::new(Key::Value(*key), *value)));
+    all.extend(object.pairs.iter().flat_map(|pair| Child::of_pair(graph, pair)));
     if let Some(Node::Dict(pairs)) = object.kwargs.map(|kwargs| graph.node(kwargs)) {
         all.extend(pairs.iter().map(|(key, value)| Child::new(Key::Value(*key), *value)));
     }
@@ -117,12 +124,14 @@ fn attributes(graph: &Graph, pairs: &[(Id, Id)]) -> Vec<Child> {
     let module = pairs.iter().any(|(key, _)| is(key, &parts));
     let attribute = |(key, value): &(Id, Id)| {
         let hooks = module && graph.short(*key).is_some_and(|key| key.starts_with(b"_"));
-        Child { key: if module && is(key, &parts) { Key::Same } else { Key::Value(*key) }, id: *value, silent: hooks }
+        Child { key: if module && is(key, &parts) { Key::Same } else { Key::Value(*key) }, id: *value, silent: hooks, is_key: false }
     };
     let mut all: Vec<Child> = Vec::with_capacity(pairs.len());
     for child in pairs.iter().map(attribute) {
         match (child.key, shape(graph, child.id)) {
-            (Key::Same, Shape::Mapping(inner, _)) => all.extend(inner.iter().map(|(key, value)| Child { key: Key::Value(*key), id: *value, silent: true })),
+            (Key::Same, Shape::Mapping(inner, _)) => {
+                all.extend(inner.iter().map(|(key, value)| Child { silent: true, ..Child::new(Key::Value(*key), *value) }))
+            }
             (Key::Same, _) => {}
             _ => all.push(child),
         }
@@ -153,8 +162,8 @@ pub(super) struct Walk<'a, 'b> {
     pub(super) adder: Adder<'b>,
     /// The name of a value that has none: the file's stem.
     pub(super) stem: &'a [u8],
-    /// Whether a key that is there already is left alone: one of several shards.
-    pub(super) shard: bool,
+    /// The keys that are there already and are left alone, in one of several shards.
+    known: Option<HashSet<Vec<u8>>>,
     holds: Vec<Holds>,
     left: usize,
     cut: bool,
@@ -163,7 +172,9 @@ pub(super) struct Walk<'a, 'b> {
 impl<'a, 'b> Walk<'a, 'b> {
     pub(super) fn new(rebuild: Rebuild<'a>, adder: Adder<'b>, stem: &'a [u8], shard: bool) -> Self {
         let nodes = rebuild.graph.len();
-        Self { rebuild, adder, stem, shard, holds: vec![Holds::Unknown; nodes], left: METADATA_BYTES, cut: false }
+        let known = shard.then(|| adder.builder.metadata_so_far().iter().map(|(key, _)| key.clone()).collect());
+        let left = limits::Pickle::of(rebuild.graph.source().stored_len()).json_bytes;
+        Self { rebuild, adder, stem, known, holds: vec![Holds::Unknown; nodes], left: usize::try_from(left).unwrap_or(usize::MAX), cut: false }
     }
 
     fn graph(&self) -> &'a Graph {
@@ -230,7 +241,17 @@ impl<'a, 'b> Walk<'a, 'b> {
     /// # Errors
     /// There are more tensors or keys than the limits allow.
     pub(super) fn run(&mut self, prefix: Option<&[u8]>) -> Result<()> {
+        self.list_all(prefix)?;
+        if self.cut {
+            let place = self.adder.builder.path(self.adder.stream);
+            self.adder.builder.issue(place, "its values other than tensors are too large or too deep to be shown whole", "what was left out is marked");
+        }
+        Ok(())
+    }
+
+    fn list_all(&mut self, prefix: Option<&[u8]>) -> Result<()> {
         let root = self.graph().root();
+        self.count_keys(root)?;
         let mut names_left = self.graph().len().saturating_mul(8).saturating_add(1000);
         let mut on_path = HashSet::new();
         let mut stack: Vec<Frame> = Vec::new();
@@ -270,18 +291,32 @@ impl<'a, 'b> Walk<'a, 'b> {
                 if stack.len() >= DEPTH || name.len() as u64 > limits::NAME_BYTES {
                     self.issue(&name, "is nested too deeply", "left out");
                 } else if on_path.insert(child.id) {
+                    self.count_keys(child.id)?;
                     self.class_of(child.id, Some(&name))?;
                     stack.push(self.frame(child.id, Some(name)));
                 } else {
                     self.issue(&name, "holds itself", "listed once");
                 }
-            } else if !(child.silent && self.is_empty(child.id)) {
+            } else if !(child.is_key || child.silent && self.is_empty(child.id)) {
                 self.metadata(name, child.id)?;
             }
         }
-        if self.cut {
-            let place = self.adder.builder.path(self.adder.stream);
-            self.adder.builder.issue(place, "its values other than tensors are too large or too deep to be shown whole", "what was left out is marked");
+        Ok(())
+    }
+
+    /// Refuses a dict of which more values than there may be keys are certainly no tensors, before anything is made of them.
+    fn count_keys(&self, id: Id) -> Result<()> {
+        let graph = self.graph();
+        let Shape::Mapping(pairs, _) = shape(graph, id) else { return Ok(()) };
+        let is_key = |value: Id| match graph.node(value) {
+            Node::Persistent(_) | Node::Object(_) => false,
+            Node::Tuple(_, len) => *len == 0,
+            Node::List(items) | Node::Set(items) => items.is_empty(),
+            Node::Dict(pairs) => pairs.is_empty(),
+            _ => true,
+        };
+        if pairs.len() as u64 > limits::KEYS && pairs.iter().filter(|(_, value)| is_key(*value)).count() as u64 > limits::KEYS {
+            return Err(Error::limit(format!("has more than {} metadata keys", limits::KEYS)));
         }
         Ok(())
     }
@@ -341,7 +376,7 @@ impl<'a, 'b> Walk<'a, 'b> {
     }
 
     fn add_key(&mut self, key: Vec<u8>, value: Value) -> Result<()> {
-        if self.shard && self.adder.builder.value(&key).is_some() {
+        if self.known.as_mut().is_some_and(|known| !known.insert(key.clone())) {
             return Ok(());
         }
         self.adder.builder.metadata(key, value)
