@@ -26,7 +26,7 @@ pub(in crate::formats) fn shape(graph: &Graph, id: Id) -> Shape<'_> {
         Node::Tuple(..) | Node::List(_) => Shape::Sequence(Cow::Borrowed(graph.sequence(id).unwrap_or_default())),
         Node::Set(items) => Shape::Sequence(Cow::Borrowed(items)),
         Node::Dict(pairs) => Shape::Mapping(last_of_each(graph, Cow::Borrowed(pairs)), None),
-        Node::Object(object) => called(graph, id, object),
+        Node::Object(_) => graph.object(id).map_or(Shape::Leaf, |object| called(graph, id, object)),
         _ => Shape::Leaf,
     }
 }
@@ -92,6 +92,9 @@ fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
 
 /// A dict's pairs as Python keeps them: of a key that is set twice, the first place and the last value.
 fn last_of_each<'g>(graph: &Graph, pairs: Cow<'g, [(Id, Id)]>) -> Cow<'g, [(Id, Id)]> {
+    if !may_repeat(graph, &pairs) {
+        return pairs;
+    }
     let mut places = std::collections::HashMap::with_capacity(pairs.len());
     let mut kept: Vec<(Id, Id)> = Vec::new();
     let mut twice = false;
@@ -112,6 +115,25 @@ fn last_of_each<'g>(graph: &Graph, pairs: Cow<'g, [(Id, Id)]>) -> Cow<'g, [(Id, 
         }
     }
     if twice { Cow::Owned(kept) } else { pairs }
+}
+
+/// Whether two keys may be equal: nearly always no, which is told without a table of them all.
+fn may_repeat(graph: &Graph, pairs: &[(Id, Id)]) -> bool {
+    use std::hash::BuildHasher;
+    if pairs.len() < 2 {
+        return false;
+    }
+    let state = std::hash::RandomState::new();
+    let mut hashes: Vec<u64> = pairs
+        .iter()
+        .filter_map(|(key, _)| match graph.node(*key) {
+            Node::Text(_) => graph.short(*key).map(|text| state.hash_one(text)),
+            Node::Int(value) => Some(state.hash_one(value)),
+            _ => None,
+        })
+        .collect();
+    hashes.sort_unstable();
+    !hashes.is_sorted_by(|a, b| a < b)
 }
 
 /// Writes values as JSON text, within a budget.
