@@ -26,6 +26,9 @@ pub(crate) use export::export;
 /// Bytes asked for at a time.
 const STEP: u32 = 1 << 20;
 
+/// Bytes written at a time, as cat(1) does: a larger write makes the kernel look for larger runs of free memory, and fill them outside of its caches.
+const WRITE: usize = 128 << 10;
+
 /// Standard output without a buffer of ours, so that mapped bytes go from the mapping to the kernel.
 fn output() -> Result<File> {
     let stdout = io::stdout().as_fd().try_clone_to_owned();
@@ -72,7 +75,7 @@ fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         offset += slice.len() as u64;
-        each(slice)?;
+        slice.chunks(WRITE).try_for_each(&mut *each)?;
     }
     Ok(())
 }
