@@ -60,22 +60,27 @@ fn missing(path: &OsString) -> Error {
     Error::unsupported(format!("there is no file, folder or tensor {} in it", quoted(path.as_bytes()))).hint("ls SOURCE lists what there is")
 }
 
-/// Calls `each` with the bytes of a range of a file, in order; it gets bytes that only system calls may touch.
-fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+/// The parts in which bytes are written; only system calls may touch them.
+fn parts_of<'a>(bytes: &'a Bytes<'_>) -> std::slice::Chunks<'a, u8> {
+    match bytes {
+        Bytes::Mapped(view) => view.for_the_kernel().chunks(WRITE),
+        Bytes::Copied(bytes) => bytes.chunks(WRITE),
+    }
+}
+
+/// Calls `each` with the bytes of a range of a file, in order.
+fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &mut dyn FnMut(&Bytes<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut offset = range.start;
     while offset < range.end {
         let step = u32::try_from(range.end - offset).unwrap_or(STEP).min(STEP);
         let bytes =
             fs.read(attr.ino, offset, step, scratch).map_err(|_| io::Error::other("its bytes cannot be read (the file was cut, rewritten, or is damaged)"))?;
-        let slice = match &bytes {
-            Bytes::Mapped(view) => view.for_the_kernel(),
-            Bytes::Copied(bytes) => bytes,
-        };
-        if slice.is_empty() {
+        let len = parts_of(&bytes).map(<[u8]>::len).sum::<usize>() as u64;
+        if len == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        offset += slice.len() as u64;
-        slice.chunks(WRITE).try_for_each(&mut *each)?;
+        offset += len;
+        each(&bytes)?;
     }
     Ok(())
 }
@@ -183,5 +188,5 @@ pub(crate) fn cat(args: &CatArgs) -> Result<u8> {
         return text::print(&fs, attr, output()?);
     }
     let mut out = output()?;
-    written(stream(&fs, attr, 0..attr.size, &mut Scratch::default(), &mut |bytes| out.write_all(bytes)))
+    written(stream(&fs, attr, 0..attr.size, &mut Scratch::default(), &mut |bytes| parts_of(bytes).try_for_each(|part| out.write_all(part))))
 }
