@@ -29,6 +29,9 @@ pub(crate) use export::export;
 /// Bytes asked for at a time.
 const STEP: u32 = 1 << 20;
 
+/// Bytes written at a time, as cat(1) does: a larger write makes the kernel look for larger runs of free memory, and fill them outside of its caches.
+const WRITE: usize = 128 << 10;
+
 /// Standard output without a buffer of ours, so that mapped bytes go from the mapping to the kernel.
 fn output() -> Result<File> {
     let stdout = io::stdout().as_fd().try_clone_to_owned();
@@ -75,21 +78,26 @@ impl std::fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// Calls `each` with the bytes of a range of a file, in order; it gets bytes that only system calls may touch.
-fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+/// The parts in which bytes are written; only system calls may touch them.
+fn parts_of<'a>(bytes: &'a Bytes<'_>) -> std::slice::Chunks<'a, u8> {
+    match bytes {
+        Bytes::Mapped(view) => view.for_the_kernel().chunks(WRITE),
+        Bytes::Copied(bytes) => bytes.chunks(WRITE),
+    }
+}
+
+/// Calls `each` with the bytes of a range of a file, in order.
+fn stream(fs: &Fs, attr: Attr, range: Range<u64>, scratch: &mut Scratch, each: &mut dyn FnMut(&Bytes<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut offset = range.start;
     while offset < range.end {
         let step = u32::try_from(range.end - offset).unwrap_or(STEP).min(STEP);
         let bytes = fs.read(attr.ino, offset, step, scratch).map_err(|_| io::Error::other(Unreadable))?;
-        let slice = match &bytes {
-            Bytes::Mapped(view) => view.for_the_kernel(),
-            Bytes::Copied(bytes) => bytes,
-        };
-        if slice.is_empty() {
+        let len = parts_of(&bytes).map(<[u8]>::len).sum::<usize>() as u64;
+        if len == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        offset += slice.len() as u64;
-        each(slice)?;
+        offset += len;
+        each(&bytes)?;
     }
     Ok(())
 }
@@ -211,5 +219,5 @@ pub(crate) fn cat(args: &CatArgs) -> Result<u8> {
         return text::print(&fs, attr, out);
     }
     let mut out = out;
-    written(stream(&fs, attr, 0..attr.size, &mut Scratch::default(), &mut |bytes| out.write_all(bytes)))
+    written(stream(&fs, attr, 0..attr.size, &mut Scratch::default(), &mut |bytes| parts_of(bytes).try_for_each(|part| out.write_all(part))))
 }

@@ -396,6 +396,7 @@ impl Mounted {
             ended
         });
         let server = server.map_err(|e| Error::io("cannot start a thread", e))?;
+        sys::give_memory_back();
         let mut stopping: Option<std::time::Instant> = None;
         // Any later change counts as well: of another source, or of one that was cut and is rewritten now.
         let mut health = fs.health();

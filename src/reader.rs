@@ -129,3 +129,81 @@ impl<'a> Reader<'a> {
 
     integers! { u8 u8; u16 u16; u32 u32; u64 u64; }
 }
+
+/// Reads at any offsets, for headers that are spread over a file: those that lie close to each other share one pread.
+pub struct Nearby<'a> {
+    source: &'a Source,
+    window: Vec<u8>,
+    start: u64,
+}
+
+impl<'a> Nearby<'a> {
+    /// Bytes fetched where nothing is known of the neighbourhood: a header and what stands behind it.
+    const ALONE: u64 = 4 << 10;
+    /// Bytes fetched where the read before was no further away than this.
+    const CLOSE: u64 = 64 << 10;
+
+    /// A reader of a source of which nothing was read.
+    pub fn new(source: &'a Source) -> Self {
+        Self { source, window: Vec::new(), start: 0 }
+    }
+
+    /// The source that is read.
+    pub fn source(&self) -> &'a Source {
+        self.source
+    }
+
+    /// Fills `out` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not there.
+    pub fn read_at(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if let Some(bytes) = self.held(offset, out.len()) {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let end = self.start.saturating_add(self.window.len() as u64);
+        let close = !self.window.is_empty() && (self.start..end.saturating_add(Self::CLOSE)).contains(&offset);
+        let wanted = if close { Self::CLOSE } else { Self::ALONE };
+        let size = usize::try_from(wanted.min(self.source.len().saturating_sub(offset))).unwrap_or(0);
+        if size > out.len() {
+            self.window.resize(size, 0);
+            self.start = offset;
+            if self.source.read_at(offset, &mut self.window).is_ok() {
+                out.copy_from_slice(self.held(offset, out.len()).unwrap_or_default());
+                return Ok(());
+            }
+            self.window.clear();
+        }
+        // Large, or at the end, or so that the error is of these bytes and no others.
+        self.source.read_at(offset, out)
+    }
+
+    fn held(&self, offset: u64, len: usize) -> Option<&[u8]> {
+        let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        self.window.get(at..at.checked_add(len)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn reads_near_each_other_and_far_away() {
+        let bytes: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+        let source = Source::from_bytes("s", bytes.clone());
+        let mut nearby = Nearby::new(&source);
+        for (offset, len) in
+            [(0, 30), (30, 10), (4095, 2), (4097, 70_000), (200_000, 1), (100, 5), (299_999, 1), (299_990, 10), (0, 0), (300_000, 0), (65, 4096)]
+        {
+            let mut out = vec![0; len];
+            nearby.read_at(offset as u64, &mut out).unwrap();
+            assert_eq!(out, bytes[offset..offset + len], "{offset} {len}");
+        }
+        assert!(nearby.read_at(299_999, &mut [0; 2]).is_err());
+        assert!(nearby.read_at(u64::MAX, &mut [0]).is_err());
+    }
+}

@@ -136,6 +136,15 @@ pub fn detach_streams() {
     }
 }
 
+/// Gives memory that is free back to the system: what was needed to read a container once is not needed to serve it.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim has no requirements; it takes the allocator's own locks.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 /// Waits until there is something to read (or the end), at most this long.
 pub fn readable_within(pipe: &impl std::os::fd::AsFd, limit: Duration) -> bool {
     let mut poll = libc::pollfd { fd: pipe.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mount_tensors::error::{Error, Result, printable, quoted};
-use mount_tensors::fs::{Attr, Fs, Scratch};
+use mount_tensors::fs::{Attr, Bytes, Fs, Scratch};
 
-use super::pieces::{self, Begun, Job};
-use super::{entries, identity, missing, missing_in, own_files, stream};
+use super::pieces::{self, Begun, Job, PIECE};
+use super::{WRITE, entries, identity, missing, missing_in, own_files, parts_of, stream};
 use crate::cli::{ExportArgs, open_fs};
 
 /// `export`: files and folders to a destination.
@@ -136,6 +136,13 @@ impl Drop for Unfinished {
     }
 }
 
+impl Export<'_> {
+    /// Whether a file's elements are mapped as they are; a header is in front of the byte that is looked for.
+    fn is_stored(&self, attr: Attr) -> bool {
+        matches!(self.fs.read(attr.ino, 4096, 1, &mut Scratch::default()), Ok(Bytes::Mapped(_)))
+    }
+}
+
 impl<'a> Job for Export<'a> {
     type File = Target<'a>;
 
@@ -151,18 +158,24 @@ impl<'a> Job for Export<'a> {
             Ok(there) if !there.is_file() => (None, File::options().write(true).open(path).map_err(cannot)?),
             _ => Unfinished::beside(path, index).map(|(unfinished, file)| (Some(unfinished), file)).map_err(cannot)?,
         };
-        Ok(Begun { len: attr.size, divisible: unfinished.is_some(), file: Target { attr: *attr, path, file, unfinished } })
+        // Two threads that copy into one file wait for each other, and one is as fast as cp: only what is worked out is worth sharing.
+        let divisible = unfinished.is_some() && attr.size > PIECE && !self.is_stored(*attr);
+        Ok(Begun { len: attr.size, divisible, file: Target { attr: *attr, path, file, unfinished } })
     }
 
     fn piece(&self, target: &Target<'a>, range: Range<u64>, scratch: &mut Scratch) -> Result<()> {
         let mut offset = range.start;
         let done = stream(self.fs, target.attr, range, scratch, &mut |bytes| {
-            match target.unfinished {
-                Some(_) => target.file.write_all_at(bytes, offset)?,
-                None => (&target.file).write_all(bytes)?,
+            let mut parts = parts_of(bytes);
+            match (bytes, &target.unfinished) {
+                // What is stored as it is goes from file to file. Where the system has no way for that, and where it fails, it is written, which tells why.
+                (Bytes::Mapped(view), Some(_)) if view.copy_to(&target.file, offset).is_ok() => {}
+                (_, Some(_)) => parts.clone().zip((offset..).step_by(WRITE)).try_for_each(|(part, at)| target.file.write_all_at(part, at))?,
+                (_, None) => parts.try_for_each(|part| (&target.file).write_all(part))?,
             }
-            offset += bytes.len() as u64;
-            self.bar.inc(bytes.len() as u64);
+            let len = parts_of(bytes).map(<[u8]>::len).sum::<usize>() as u64;
+            offset += len;
+            self.bar.inc(len);
             Ok(())
         });
         done.map_err(|e| Error::io("cannot copy", e).in_file(target.path))

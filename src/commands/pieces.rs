@@ -12,7 +12,7 @@ use mount_tensors::error::Result;
 use mount_tensors::fs::Scratch;
 
 /// Bytes that a thread takes at a time.
-const PIECE: u64 = 8 << 20;
+pub(super) const PIECE: u64 = 8 << 20;
 
 /// What is to be done with each of a number of files.
 pub(super) trait Job: Sync {

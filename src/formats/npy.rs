@@ -37,7 +37,7 @@ pub(super) const OBJECTS: &str = "holds Python objects (a pickle), which are nev
 const FIRST: u64 = 512;
 
 /// What a header says.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Header {
     pub(super) dtype: DType,
     pub(super) endian: Endian,
@@ -74,7 +74,15 @@ pub(super) fn described(literal: &Literal) -> Result<(DType, Endian, Vec<u64>)> 
 }
 
 /// Reads the header of an array in a file (or member) of `len` bytes; `read` fills a buffer with the file's first bytes.
-pub(super) fn read_header(len: u64, mut read: impl FnMut(&mut [u8]) -> io::Result<()>) -> Result<Header> {
+pub(super) fn read_header(len: u64, read: impl FnMut(&mut [u8]) -> io::Result<()>) -> Result<Header> {
+    read_next_header(len, &mut None, read)
+}
+
+/// A header and its bytes, for the next one: in an archive of many arrays most have the shape of the one before.
+pub(super) type Before = Option<(Vec<u8>, Header)>;
+
+/// The same after another one.
+pub(super) fn read_next_header(len: u64, before: &mut Before, mut read: impl FnMut(&mut [u8]) -> io::Result<()>) -> Result<Header> {
     let failed = |e| Error::io("cannot read its header", e);
     let mut head = vec![0; usize::try_from(len.min(FIRST)).unwrap_or(0)];
     read(&mut head).map_err(failed)?;
@@ -83,7 +91,15 @@ pub(super) fn read_header(len: u64, mut read: impl FnMut(&mut [u8]) -> io::Resul
         head.resize(preamble.end, 0);
         read(&mut head).map_err(failed)?;
     }
-    preamble.parse(&head)
+    head.truncate(preamble.end);
+    match before {
+        Some((bytes, header)) if *bytes == head => Ok(header.clone()),
+        _ => {
+            let header = preamble.parse(&head)?;
+            *before = Some((head, header.clone()));
+            Ok(header)
+        }
+    }
 }
 
 /// Version and length of a header's text.
@@ -123,7 +139,11 @@ impl Preamble {
         let bytes = head.get(self.start..self.end).unwrap_or_default();
         let text = match self.utf8 {
             true => String::from_utf8(bytes.to_vec()).map_err(|_| Error::format("its npy header is not UTF-8, as version 3.0 has to be"))?,
-            false => bytes.iter().copied().map(char::from).collect(),
+            // Latin-1, which is UTF-8 as long as it is ASCII.
+            false => match std::str::from_utf8(bytes) {
+                Ok(text) if text.is_ascii() => text.to_string(),
+                _ => bytes.iter().copied().map(char::from).collect(),
+            },
         };
         let (mut descr, mut fortran, mut shape) = (None, None, None);
         for (key, value) in literal::dictionary(&text)? {

@@ -14,6 +14,7 @@ use super::{Format, Head, Opening, npy, safetensors, unknown};
 use crate::catalog::{Builder, Spec, product};
 use crate::dtype::DType;
 use crate::error::{Error, Result, counted, quoted};
+use crate::reader::Nearby;
 use crate::source::{Member, Source, SourceId};
 
 pub(super) const FORMAT: Format =
@@ -65,7 +66,7 @@ fn starts_as_array(source: &Source, directory: &Directory, entry: &Entry<'_>) ->
     if entry.place.compression()?.is_some() {
         return Ok(false);
     }
-    let located = directory.locate(source, entry)?;
+    let located = directory.locate(&mut Nearby::new(source), entry)?;
     let mut magic = [0; npy::MAGIC.len()];
     Ok(located.len >= magic.len() as u64 && source.read_at(located.offset, &mut magic).is_ok() && magic == npy::MAGIC)
 }
@@ -82,6 +83,8 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
     builder.names_may_repeat();
     let mut names = HashSet::with_capacity(members.len());
     let mut ranges = Vec::new();
+    let mut reader = Nearby::new(&main);
+    let mut before = None;
     for (index, entry) in members.iter().enumerate() {
         if entry.name.ends_with(b"/") && entry.place.len == 0 {
             continue; // a folder
@@ -90,7 +93,7 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
         if !names.insert(entry.name) {
             builder.issue(place(builder), "the name occurs more than once", "served beside the first under a name with ~2");
         }
-        match Array::find(&main, &directory, &entry) {
+        match Array::find(&main, &mut reader, &directory, &entry, &mut before) {
             Ok(array) => {
                 if let Some(other) = &array.located.other_name {
                     builder.issue(place(builder), format!("its local header has the name {}", quoted(other)), "the directory's name is used");
@@ -108,7 +111,7 @@ fn open(opening: &mut Opening, builder: &mut Builder) -> Result<()> {
         }
     }
     overlaps(ranges, |index, other| {
-        let name = |index| members.iter().nth(index).map(|entry| entry.name).unwrap_or_default();
+        let name = |index| members.get(index).map(|entry| entry.name).unwrap_or_default();
         let place = zip::place(&builder.path(archive), name(index));
         builder.issue(place, format!("its compressed bytes overlap member {}", quoted(name(other))), "both are served as they are");
     });
@@ -145,15 +148,15 @@ struct Array {
 }
 
 impl Array {
-    fn find(main: &Arc<Source>, directory: &Directory, entry: &Entry<'_>) -> Result<Self> {
+    fn find(main: &Arc<Source>, reader: &mut Nearby<'_>, directory: &Directory, entry: &Entry<'_>, before: &mut npy::Before) -> Result<Self> {
         let compression = entry.place.compression()?;
-        let located = directory.locate(main, entry)?;
+        let located = directory.locate(reader, entry)?;
         let len = entry.place.len;
         let (header, member) = match compression {
-            None => (read_header(len, |out| main.read_at(located.offset, out))?, None),
+            None => (read_header(len, before, |out| reader.read_at(located.offset, out))?, None),
             Some(method) => {
                 let member = Member::new(Arc::clone(main), located.offset, located.len, len, entry.place.crc, method);
-                let header = read_header(len, |out| match member.head(out)? {
+                let header = read_header(len, before, |out| match member.head(out)? {
                     n if n == out.len() => Ok(()),
                     n => Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, format!("it gives only {n} bytes of the {len} that it declares"))),
                 })?;
@@ -195,9 +198,9 @@ impl Array {
 }
 
 /// The header of a member, or what it is instead.
-fn read_header(len: u64, mut read: impl FnMut(&mut [u8]) -> std::io::Result<()>) -> Result<npy::Header> {
+fn read_header(len: u64, before: &mut npy::Before, mut read: impl FnMut(&mut [u8]) -> std::io::Result<()>) -> Result<npy::Header> {
     let mut start: Option<Vec<u8>> = None;
-    let header = npy::read_header(len, |out| {
+    let header = npy::read_next_header(len, before, |out| {
         read(out)?;
         start.get_or_insert_with(|| out.iter().take(LOOK_BYTES).copied().collect());
         Ok(())

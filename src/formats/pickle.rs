@@ -69,7 +69,8 @@ pub(super) enum Node {
     /// A module and a name: a number in the graph's `globals`.
     Global(u32),
     /// What a call or a new object would give.
-    Object(Box<Object>),
+    /// A number in the graph's `objects`.
+    Object(u32),
     /// Something outside of the pickle, by the value that names it.
     Persistent(Id),
 }
@@ -96,6 +97,7 @@ pub(super) struct Graph {
     source: Arc<Source>,
     nodes: Vec<Node>,
     items: Vec<Id>,
+    objects: Vec<Object>,
     text: Vec<u8>,
     globals: Vec<(String, String)>,
     persistent: Vec<Id>,
@@ -170,7 +172,7 @@ impl Graph {
 
     pub(super) fn object(&self, id: Id) -> Option<&Object> {
         match self.node(id) {
-            Node::Object(object) => Some(object),
+            Node::Object(index) => self.objects.get(*index as usize),
             _ => None,
         }
     }

@@ -133,7 +133,8 @@ impl File<'_> {
     }
 
     fn archive(&self, id: SourceId, builder: &mut Builder, elsewhere: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
-        let archive = Archive::open(self.main, id, builder)?;
+        let (directory, members) = Archive::directory(self.main)?;
+        let archive = Archive::open(self.main, id, directory, &members, builder)?;
         let endian = match archive.has(b"byteorder").then(|| archive.small(b"byteorder", 64, builder)) {
             Some(Ok(order)) if order.trim_ascii() == b"big" => Endian::Big,
             _ => Endian::Little,
@@ -147,7 +148,7 @@ impl File<'_> {
         builder.fact("form", if script { "torchscript" } else { "zip" }.into());
         if archive.has(b"data.pkl") {
             let graph = pickle(&archive, b"data.pkl", builder)?;
-            let mut storages = Records { archive: &archive, folder: b"data/" };
+            let mut storages = Records::new(&archive, b"data/");
             self.walk(&graph.0, &mut storages, graph.1, endian, builder, elsewhere)?;
         }
         if script {
@@ -155,7 +156,7 @@ impl File<'_> {
             if graph.0.sequence(graph.0.root()).is_some_and(<[u32]>::is_empty) {
                 return Ok(());
             }
-            let mut storages = Records { archive: &archive, folder: b"constants/" };
+            let mut storages = Records::new(&archive, b"constants/");
             let constants = Self { stem: b"constants", ..*self };
             constants.walk_under(Some(b"constants"), &graph.0, &mut storages, graph.1, endian, builder, elsewhere)?;
         }
@@ -192,7 +193,7 @@ impl File<'_> {
 }
 
 /// Reads a pickle of an archive; gives its source too.
-fn pickle(archive: &Archive, name: &[u8], builder: &mut Builder) -> Result<(Graph, SourceId)> {
+fn pickle(archive: &Archive<'_>, name: &[u8], builder: &mut Builder) -> Result<(Graph, SourceId)> {
     let place = archive.place(name, builder)?;
     let source = builder.source_of(place.source).ok_or_else(|| Error::format("its source is missing"))?;
     let most = limits::Pickle::of(source.stored_len()).stream_bytes;

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use super::stopped;
 use crate::error::{Error, Result, quoted};
 use crate::limits;
-use crate::reader::Reader;
+use crate::reader::{Nearby, Reader};
 use crate::source::{Compression, Source};
 
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
@@ -132,14 +132,14 @@ impl Members {
         self.places.len()
     }
 
+    pub(super) fn get(&self, index: usize) -> Option<Entry<'_>> {
+        let (end, place) = self.places.get(index)?;
+        let start = index.checked_sub(1).and_then(|before| self.places.get(before)).map_or(0, |(end, _)| *end);
+        Some(Entry { name: self.names.get(start as usize..*end as usize)?, place: *place })
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
-        let mut start = 0;
-        self.places.iter().map(move |(end, place)| {
-            let end = *end as usize;
-            let name = self.names.get(start..end).unwrap_or_default();
-            start = end;
-            Entry { name, place: *place }
-        })
+        (0..self.len()).filter_map(|index| self.get(index))
     }
 }
 
@@ -292,8 +292,8 @@ impl Directory {
     ///
     /// # Errors
     /// The local header is not there, or the bytes leave the file or run into the directory.
-    pub(super) fn locate(&self, source: &Source, entry: &Entry<'_>) -> Result<Located> {
-        let place = entry.place;
+    pub(super) fn locate(&self, reader: &mut Nearby<'_>, entry: &Entry<'_>) -> Result<Located> {
+        let (place, source) = (entry.place, reader.source());
         let left = source.len().saturating_sub(place.offset);
         let mut buffer = [0; 512];
         let wanted = usize::try_from(left.min(LOCAL_BYTES.saturating_add(entry.name.len() as u64))).unwrap_or(0).min(buffer.len());
@@ -301,7 +301,7 @@ impl Directory {
         if left < LOCAL_BYTES {
             return Err(Error::format(format!("its local header should be at byte {}, the file ends at {}", place.offset, source.len())));
         }
-        source.read_at(place.offset, head).map_err(|e| Error::io("cannot read its local header", e))?;
+        reader.read_at(place.offset, head).map_err(|e| Error::io("cannot read its local header", e))?;
         if !head.starts_with(&LOCAL) {
             return Err(Error::format(format!("has no local header at byte {}", place.offset)));
         }
@@ -378,7 +378,7 @@ pub(super) fn stored_member(source: &Source, suffix: &[u8]) -> Option<(u64, u64)
     let mut found = None;
     let walked = directory.walk(source, |entry| {
         if has_suffix(entry.name, suffix) && entry.place.len > 0 && matches!(entry.place.compression(), Ok(None)) {
-            found = directory.locate(source, &entry).ok().map(|located| (located.offset, located.len));
+            found = directory.locate(&mut Nearby::new(source), &entry).ok().map(|located| (located.offset, located.len));
         }
         Ok(if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     });
@@ -486,7 +486,7 @@ pub(super) mod tests {
         members
             .iter()
             .map(|entry| {
-                let located = directory.locate(&source, &entry)?;
+                let located = directory.locate(&mut Nearby::new(&source), &entry)?;
                 let mut data = vec![0; usize::try_from(located.len).unwrap()];
                 source.read_at(located.offset, &mut data).unwrap();
                 Ok((String::from_utf8_lossy(entry.name).into_owned(), String::from_utf8_lossy(&data).into_owned()))
@@ -607,7 +607,7 @@ pub(super) mod tests {
         let locate = |change: fn(&mut Place)| {
             let mut changed = entry;
             change(&mut changed.place);
-            directory.locate(&source, &changed)
+            directory.locate(&mut Nearby::new(&source), &changed)
         };
         assert_eq!(locate(|_| ()).unwrap(), Located { offset: 38, len: 5, other_name: None });
         assert!(locate(|p| p.offset = 1).unwrap_err().to_string().contains("no local header"));
@@ -615,7 +615,7 @@ pub(super) mod tests {
         assert!(locate(|p| p.compressed = u64::MAX).unwrap_err().to_string().contains("leave the file"));
         assert!(locate(|p| p.compressed = 90).unwrap_err().to_string().contains("run into the zip directory"));
         let other = Entry { name: b"A.npy", ..entry };
-        assert_eq!(directory.locate(&source, &other).unwrap().other_name, Some(b"a.npy".to_vec()));
+        assert_eq!(directory.locate(&mut Nearby::new(&source), &other).unwrap().other_name, Some(b"a.npy".to_vec()));
     }
 
     #[test]

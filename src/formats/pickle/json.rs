@@ -29,7 +29,7 @@ pub(in crate::formats) fn shape(graph: &Graph, id: Id) -> Shape<'_> {
         Node::Tuple(..) | Node::List(_) => Shape::Sequence(Cow::Borrowed(graph.sequence(id).unwrap_or_default())),
         Node::Set(items) => Shape::Sequence(Cow::Borrowed(items)),
         Node::Dict(pairs) => Shape::Mapping(Cow::Borrowed(pairs), None),
-        Node::Object(object) => called(graph, id, object),
+        Node::Object(_) => graph.object(id).map_or(Shape::Leaf, |object| called(graph, id, object)),
         _ => Shape::Leaf,
     }
 }

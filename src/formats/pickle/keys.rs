@@ -28,16 +28,16 @@ impl<'g> Key<'g> {
 /// Makes every dict of a graph what Python would keep of it, once, so that nothing that looks at it later has to.
 pub(super) fn keep_last(graph: &mut Graph) {
     for index in 0..graph.nodes.len() {
-        let pairs = match graph.nodes.get(index) {
-            Some(Node::Dict(pairs)) => pairs,
-            Some(Node::Object(object)) => &object.pairs,
-            _ => continue,
-        };
+        let Some(Node::Dict(pairs)) = graph.nodes.get(index) else { continue };
         let Some(kept) = last_of_each(graph, pairs) else { continue };
-        match graph.nodes.get_mut(index) {
-            Some(Node::Dict(pairs)) => *pairs = kept,
-            Some(Node::Object(object)) => object.pairs = kept,
-            _ => {}
+        if let Some(Node::Dict(pairs)) = graph.nodes.get_mut(index) {
+            *pairs = kept;
+        }
+    }
+    for index in 0..graph.objects.len() {
+        let Some(kept) = graph.objects.get(index).and_then(|object| last_of_each(graph, &object.pairs)) else { continue };
+        if let Some(object) = graph.objects.get_mut(index) {
+            object.pairs = kept;
         }
     }
 }

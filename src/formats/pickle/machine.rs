@@ -51,9 +51,9 @@ pub(super) fn run(source: &Arc<Source>, start: u64, end: u64) -> Result<Graph> {
     let mut machine = Machine::new(Reader::new(source, start, end), Pickle::of(source.stored_len()));
     match machine.run() {
         Ok(root) => {
-            let Machine { reader, nodes, items, text, globals, persistent, .. } = machine;
+            let Machine { reader, nodes, items, objects, text, globals, persistent, .. } = machine;
             let end = reader.position();
-            let mut graph = Graph { source: Arc::clone(source), nodes, items, text, globals, persistent, root, end };
+            let mut graph = Graph { source: Arc::clone(source), nodes, items, objects, text, globals, persistent, root, end };
             super::keys::keep_last(&mut graph);
             Ok(graph)
         }
@@ -95,6 +95,7 @@ struct Machine<'a> {
     reader: Reader<'a>,
     nodes: Vec<Node>,
     items: Vec<Id>,
+    objects: Vec<Object>,
     text: Vec<u8>,
     globals: Vec<(String, String)>,
     known: HashMap<(String, String), u32>,
@@ -120,6 +121,7 @@ impl<'a> Machine<'a> {
             reader,
             nodes: Vec::new(),
             items: Vec::new(),
+            objects: Vec::new(),
             text: Vec::new(),
             globals: Vec::new(),
             known: HashMap::new(),
@@ -368,11 +370,11 @@ impl<'a> Machine<'a> {
             b'b' => {
                 let state = self.pop()?;
                 let target = self.top()?;
-                match self.nodes.get_mut(target as usize) {
-                    Some(Node::Object(object)) => {
-                        object.state = Some(state);
-                        Ok(())
-                    }
+                if let Some(object) = self.object_at(target) {
+                    object.state = Some(state);
+                    return Ok(());
+                }
+                match self.nodes.get(target as usize) {
                     // Something outside may be given attributes; they are not its own.
                     Some(Node::Persistent(_)) => Ok(()),
                     _ => wrong("a state for something that is no object"),
@@ -467,8 +469,10 @@ impl<'a> Machine<'a> {
         let target = self.top()?;
         match self.nodes.get_mut(target as usize) {
             Some(Node::List(list) | Node::Set(list)) => list.extend_from_slice(items),
-            Some(Node::Object(object)) => object.items.extend_from_slice(items),
-            _ => return wrong("items for something that is no list, set or object"),
+            _ => match self.object_at(target) {
+                Some(object) => object.items.extend_from_slice(items),
+                None => return wrong("items for something that is no list, set or object"),
+            },
         }
         Ok(())
     }
@@ -478,8 +482,10 @@ impl<'a> Machine<'a> {
         let pairs = pairs.iter().map(|[key, value]| (*key, *value));
         match self.nodes.get_mut(target as usize) {
             Some(Node::Dict(dict)) => dict.extend(pairs),
-            Some(Node::Object(object)) => object.pairs.extend(pairs),
-            _ => return wrong("keys for something that is no dict or object"),
+            _ => match self.object_at(target) {
+                Some(object) => object.pairs.extend(pairs),
+                None => return wrong("keys for something that is no dict or object"),
+            },
         }
         Ok(())
     }
@@ -515,7 +521,18 @@ impl<'a> Machine<'a> {
     }
 
     fn object(&mut self, callee: Id, args: Id, kwargs: Option<Id>) -> Step<()> {
-        self.push(Node::Object(Box::new(Object { callee, args, kwargs, state: None, items: Vec::new(), pairs: Vec::new() })))
+        // There are no more objects than nodes, whose number is limited.
+        let index = u32::try_from(self.objects.len()).unwrap_or(u32::MAX);
+        self.push(Node::Object(index))?;
+        self.objects.push(Object { callee, args, kwargs, state: None, items: Vec::new(), pairs: Vec::new() });
+        Ok(())
+    }
+
+    fn object_at(&mut self, id: Id) -> Option<&mut Object> {
+        match self.nodes.get(id as usize) {
+            Some(Node::Object(index)) => self.objects.get_mut(*index as usize),
+            _ => None,
+        }
     }
 
     fn global(&mut self, module: String, name: String) -> Step<Id> {

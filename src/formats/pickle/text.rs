@@ -229,7 +229,8 @@ fn repr(graph: &Graph, id: Id, depth: u32, out: &mut Vec<u8>) {
             let (module, name) = graph.global(id).unwrap_or_default();
             out.extend(if module.is_empty() { name.to_string() } else { format!("{module}.{name}") }.as_bytes());
         }
-        Node::Object(object) => {
+        Node::Object(_) => {
+            let Some(object) = graph.object(id) else { return };
             // Bytes of Python 3 under protocol 2.
             if let Some(("_codecs", "encode", [text, ..])) = graph.call(id)
                 && let Some(bytes) = graph.short(*text).and_then(latin1)

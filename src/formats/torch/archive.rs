@@ -10,64 +10,98 @@
 //! Written by torch/serialization.py and caffe2/serialize/inline_container.cc. Names are compared without regard to case, as torch does, and of two members with
 //! one name the last counts. Sums are not checked, since torch may be told to leave them out.
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use super::super::zip::{self, Directory, Entry, Members, Place as ZipPlace};
+use super::super::zip::{self, Directory, Entry, Members};
 use super::storage::{Place, Storages};
 use crate::catalog::Builder;
 use crate::error::{Error, Result, quoted};
+use crate::reader::Nearby;
 use crate::source::{Member, Source, SourceId};
 
+/// So many names are looked for in all of them, in any case of letters, before a table of them is made.
+const SCANS: u32 = 16;
+
 /// An open archive.
-pub(super) struct Archive {
-    main: Arc<Source>,
+pub(super) struct Archive<'a> {
+    main: &'a Arc<Source>,
     id: SourceId,
     directory: Directory,
-    /// Members by name.
-    exact: HashMap<Vec<u8>, ZipPlace>,
-    /// The same by lower-case name.
-    folded: HashMap<Vec<u8>, Vec<u8>>,
+    members: &'a Members,
+    reader: RefCell<Nearby<'a>>,
+    /// Numbers of the members that count, by name.
+    exact: HashMap<&'a [u8], u32>,
+    /// The first names that are the same in lower case, made once many were not found by their exact name.
+    folded: OnceCell<HashMap<Vec<u8>, &'a [u8]>>,
+    scans: Cell<u32>,
     /// The folder that holds everything, with its slash.
     pub(super) root: Vec<u8>,
 }
 
-impl Archive {
+impl<'a> Archive<'a> {
     /// Reads the directory.
-    pub(super) fn open(main: &Arc<Source>, id: SourceId, builder: &mut Builder) -> Result<Self> {
+    pub(super) fn directory(main: &Source) -> Result<(Directory, Members)> {
         let directory = Directory::find(main)?;
         let members = directory.members(main)?;
-        if let Some(what) = directory.wrong_count(&members) {
+        Ok((directory, members))
+    }
+
+    /// The archive with this directory.
+    pub(super) fn open(main: &'a Arc<Source>, id: SourceId, directory: Directory, members: &'a Members, builder: &mut Builder) -> Result<Self> {
+        if let Some(what) = directory.wrong_count(members) {
             builder.issue(builder.path(id), what, "the directory is used");
         }
-        let root = root(&members)?;
+        let root = root(members)?;
         let mut exact = HashMap::with_capacity(members.len());
-        let mut folded = HashMap::with_capacity(members.len());
-        for entry in members.iter() {
-            if exact.insert(entry.name.to_vec(), entry.place).is_some() {
+        for (index, entry) in (0u32..).zip(members.iter()) {
+            if exact.insert(entry.name, index).is_some() {
                 builder.issue(zip::place(&builder.path(id), entry.name), "the name occurs more than once", "the last is used, as torch does");
             }
-            folded.entry(entry.name.to_ascii_lowercase()).or_insert_with(|| entry.name.to_vec());
         }
         let outside = members.iter().filter(|entry| !entry.name.starts_with(&root)).count();
         if outside > 0 {
             let what = format!("{outside} members are outside of its folder {}", quoted(&root));
             builder.issue(builder.path(id), what, "only those in the folder are read");
         }
-        Ok(Self { main: Arc::clone(main), id, directory, exact, folded, root })
+        let reader = RefCell::new(Nearby::new(main));
+        Ok(Self { main, id, directory, members, reader, exact, folded: OnceCell::new(), scans: Cell::new(0), root })
     }
 
-    /// The member with this name in the root folder.
-    fn entry(&self, name: &[u8]) -> Option<(&[u8], ZipPlace)> {
+    /// The number of the member with this name in the root folder.
+    fn find(&self, name: &[u8]) -> Option<u32> {
         let full = [&self.root, name].concat();
-        let found = self.exact.get_key_value(&full).or_else(|| self.exact.get_key_value(self.folded.get(&full.to_ascii_lowercase())?));
-        found.map(|(name, place)| (name.as_slice(), *place))
+        if let Some(index) = self.exact.get(full.as_slice()) {
+            return Some(*index);
+        }
+        let other = match self.scans.replace(self.scans.get().saturating_add(1)) {
+            ..SCANS => self.members.iter().find(|entry| entry.name.eq_ignore_ascii_case(&full)).map(|entry| entry.name),
+            _ => self.folded().get(&full.to_ascii_lowercase()).copied(),
+        };
+        self.exact.get(other?).copied()
+    }
+
+    /// Whether the member with this number is the one with this name, where every name occurs once.
+    fn is_at(&self, index: usize, name: &[u8]) -> bool {
+        let entry = self.members.get(index).filter(|_| self.exact.len() == self.members.len());
+        entry.is_some_and(|entry| entry.name.strip_prefix(self.root.as_slice()) == Some(name))
+    }
+
+    fn folded(&self) -> &HashMap<Vec<u8>, &'a [u8]> {
+        self.folded.get_or_init(|| {
+            let mut folded = HashMap::with_capacity(self.members.len());
+            for entry in self.members.iter() {
+                folded.entry(entry.name.to_ascii_lowercase()).or_insert(entry.name);
+            }
+            folded
+        })
     }
 
     pub(super) fn has(&self, name: &[u8]) -> bool {
-        self.entry(name).is_some()
+        self.find(name).is_some()
     }
 
     /// Names of the members in the root folder, sorted.
@@ -82,9 +116,15 @@ impl Archive {
     /// # Errors
     /// It is missing, encrypted, compressed in an unknown way, or not where the directory says.
     pub(super) fn place(&self, name: &[u8], builder: &mut Builder) -> Result<Place> {
-        let Some((full, place)) = self.entry(name) else { return Err(Error::format(format!("its member {} is missing", quoted(name)))) };
+        let index = self.find(name).ok_or_else(|| Error::format(format!("its member {} is missing", quoted(name))))?;
+        self.place_of(index as usize, builder)
+    }
+
+    fn place_of(&self, index: usize, builder: &mut Builder) -> Result<Place> {
+        let entry = self.members.get(index).ok_or_else(|| Error::format("its member is missing"))?;
+        let Entry { name: full, place } = entry;
         let compression = place.compression()?;
-        let located = self.directory.locate(&self.main, &Entry { name: full, place })?;
+        let located = self.directory.locate(&mut self.reader.borrow_mut(), &entry)?;
         if let Some(other) = &located.other_name {
             builder.issue(zip::place(&builder.path(self.id), full), format!("its local header has the name {}", quoted(other)), "the directory's name is used");
         }
@@ -92,7 +132,7 @@ impl Archive {
             None => Place { source: self.id, offset: located.offset, bytes: located.len },
             Some(method) => {
                 let path = [self.main.path().as_os_str().as_encoded_bytes(), b"/", full].concat();
-                let member = Member::new(Arc::clone(&self.main), located.offset, located.len, place.len, place.crc, method);
+                let member = Member::new(Arc::clone(self.main), located.offset, located.len, place.len, place.crc, method);
                 let source = Source::from_member(OsString::from_vec(path), self.main.modified(), place.len, member);
                 Place { source: builder.source(source), offset: 0, bytes: place.len }
             }
@@ -147,14 +187,33 @@ pub(super) fn is_one(source: &Source) -> bool {
 
 /// The storages of one pickle of an archive.
 pub(super) struct Records<'a> {
-    pub(super) archive: &'a Archive,
+    archive: &'a Archive<'a>,
     /// The folder of the storages, with its slash.
-    pub(super) folder: &'static [u8],
+    folder: &'static [u8],
+    /// Those that were found, by the number of their member.
+    found: Vec<Option<std::result::Result<Place, String>>>,
+    /// The member after the one that was found last: storages are written in the order in which the pickle names them.
+    next: usize,
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn new(archive: &'a Archive<'a>, folder: &'static [u8]) -> Self {
+        Self { archive, folder, found: vec![None; archive.members.len()], next: 0 }
+    }
 }
 
 impl Storages for Records<'_> {
     fn find(&mut self, key: &[u8], builder: &mut Builder) -> std::result::Result<Place, String> {
+        let failed = |e: Error| format!("its storage {}: {}", quoted(key), e.message());
         let name = [self.folder, key].concat();
-        self.archive.place(&name, builder).map_err(|e| format!("its storage {}: {}", quoted(key), e.message()))
+        let index = match self.archive.is_at(self.next, &name) {
+            true => Some(self.next),
+            false => self.archive.find(&name).and_then(|index| usize::try_from(index).ok()),
+        };
+        let Some((index, found)) = index.and_then(|index| Some((index, self.found.get_mut(index)?))) else {
+            return Err(failed(Error::format(format!("its member {} is missing", quoted(&name)))));
+        };
+        self.next = index.saturating_add(1);
+        found.get_or_insert_with(|| self.archive.place_of(index, builder).map_err(failed)).clone()
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! Elements are little-endian on every machine. No storage is read to find the next one: its length is in front of it.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use super::numpy::Payload;
 use super::storage::{Named, Place, Storage, Storages};
 use crate::catalog::Builder;
 use crate::error::{Error, Result, counted, left_over, quoted};
+use crate::reader::Nearby;
 use crate::source::{Source, SourceId};
 
 /// The number in the first pickle.
@@ -34,14 +36,15 @@ pub(super) fn is_magic(graph: &Graph) -> bool {
 
 /// The storages of a legacy file.
 pub(super) struct Legacy {
-    places: HashMap<Vec<u8>, std::result::Result<Place, String>>,
+    /// Bytes of an element by key, and the place where it was found.
+    storages: HashMap<Vec<u8>, (u64, Option<Place>)>,
 }
 
 impl Storages for Legacy {
     fn find(&mut self, key: &[u8], _builder: &mut Builder) -> std::result::Result<Place, String> {
-        match self.places.get(key) {
-            Some(place) => place.clone(),
-            None => Err(format!("its storage {} is not in the file's list of storages", quoted(key))),
+        match self.storages.get(key) {
+            Some((_, Some(place))) => Ok(*place),
+            _ => Err(format!("its storage {} is not in the file's list of storages", quoted(key))),
         }
     }
 }
@@ -67,37 +70,42 @@ pub(super) fn read(source: &Arc<Source>, id: SourceId, start: u64, end: u64) -> 
         Err(e) => (None, Some(format!("its list of storages cannot be read: {}", e.message()))),
     };
     // The list has no sizes: what an element takes is said where the value refers to the storage.
-    let mut named = HashMap::new();
+    let mut storages: HashMap<Vec<u8>, (u64, Option<Place>)> = HashMap::with_capacity(graph.persistent().len());
     for node in graph.persistent() {
         if let Node::Persistent(name) = graph.node(*node)
             && let Some(Ok(name)) = Named::read(&graph, *name)
         {
-            named.entry(name.key.clone()).or_insert(name);
+            let item = name.item();
+            storages.entry(name.key.into_owned()).or_insert((item, None));
         }
     }
-    let mut places = HashMap::new();
+    let mut counts = Nearby::new(source);
     let mut issue = issue;
     let mut at = keys.as_ref().map_or(end, Graph::end);
     for key in keys.as_ref().and_then(|keys| keys.sequence(keys.root())).unwrap_or_default() {
-        let key = keys.as_ref().map(|keys| str_of(keys, *key)).unwrap_or_default();
-        let Some(name) = named.get(&key) else {
+        let Some(keys) = &keys else { break };
+        let key = match (keys.node(*key), keys.short(*key)) {
+            (Node::Text(_), Some(key)) => Cow::Borrowed(key),
+            _ => Cow::Owned(str_of(keys, *key)),
+        };
+        let Some((item, place)) = storages.get_mut(&*key) else {
             // Nothing refers to it, so that its length in bytes is unknown, and so are the places of those behind it.
             issue = Some(format!("its storage {} is used by nothing, and what follows it cannot be found", quoted(&key)));
             break;
         };
         let mut count = [0; 8];
-        if at.checked_add(8).is_none_or(|data| data > end) || source.read_at(at, &mut count).is_err() {
+        if at.checked_add(8).is_none_or(|data| data > end) || counts.read_at(at, &mut count).is_err() {
             issue = Some(format!("ends before its storage {} (a download that was cut short?)", quoted(&key)));
             break;
         }
         let count = u64::from_le_bytes(count);
         let offset = at.saturating_add(8);
-        let bytes = count.checked_mul(name.item()).filter(|bytes| *bytes <= i64::MAX as u64);
+        let bytes = count.checked_mul(*item).filter(|bytes| *bytes <= i64::MAX as u64);
         let Some(bytes) = bytes else {
             issue = Some(format!("its storage {} has the length {count}", quoted(&key)));
             break;
         };
-        places.insert(key, Ok(Place { source: id, offset, bytes }));
+        *place = Some(Place { source: id, offset, bytes });
         at = offset.saturating_add(bytes);
     }
     if keys.is_some() && issue.is_none() && at != end {
@@ -109,7 +117,7 @@ pub(super) fn read(source: &Arc<Source>, id: SourceId, start: u64, end: u64) -> 
             None => left_over(end.saturating_sub(at), "the last storage", at),
         });
     }
-    Ok(File { graph, storages: Legacy { places }, issue })
+    Ok(File { graph, storages: Legacy { storages }, issue })
 }
 
 /// The storage in a legacy file that is a bytes object of another pickle: what `pickle.dumps` makes of a tensor.

@@ -14,7 +14,7 @@ use crate::limits;
 use crate::reader::Endian;
 
 /// Adds the tensors that the archive's JSON describes.
-pub(super) fn read(archive: &Archive, endian: Endian, adder: &mut Adder<'_>) -> Result<()> {
+pub(super) fn read(archive: &Archive<'_>, endian: Endian, adder: &mut Adder<'_>) -> Result<()> {
     let mut number = 0_u32;
     for folder in [b"data/weights/".as_slice(), b"data/constants/"] {
         let configs: Vec<Vec<u8>> =
@@ -56,7 +56,7 @@ fn size(value: &Json) -> Option<u64> {
     value.as_u64().or_else(|| value.get("as_int")?.as_u64())
 }
 
-fn tensor(archive: &Archive, folder: &[u8], entry: &Json, endian: Endian, adder: &mut Adder<'_>) -> std::result::Result<Option<Tensor>, Bad> {
+fn tensor(archive: &Archive<'_>, folder: &[u8], entry: &Json, endian: Endian, adder: &mut Adder<'_>) -> std::result::Result<Option<Tensor>, Bad> {
     let path = entry.get("path_name").and_then(Json::as_str).ok_or("its entry names no member")?;
     let Some(meta) = entry.get("tensor_meta").filter(|meta| meta.is_object()) else {
         return Ok(None); // an object that is no tensor

@@ -1,5 +1,6 @@
 //! Storages: the runs of bytes that tensors are views of, by the name that the pickle has for them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::super::pickle::{Graph, Id, Node};
@@ -32,7 +33,7 @@ impl Place {
 
 /// Where a container keeps its storages.
 pub(super) trait Storages {
-    /// The storage with this key, or what is wrong with it.
+    /// The storage with this key, or what is wrong with it; asked for as often as the pickle refers to it.
     fn find(&mut self, key: &[u8], builder: &mut Builder) -> Result<Place, String>;
 
     /// What a bare key (no tuple) stands for in the oldest containers: a storage and its type, or a tensor.
@@ -65,21 +66,21 @@ pub(super) struct Storage {
 }
 
 /// What a persistent id says of a storage.
-pub(super) struct Named {
+pub(super) struct Named<'g> {
     pub(super) class: Option<&'static Type>,
-    pub(super) key: Vec<u8>,
+    pub(super) key: Cow<'g, [u8]>,
     /// How many elements (or bytes) it has.
     pub(super) count: u64,
     /// A part of it: first element and number of elements.
     pub(super) view: Option<(u64, u64)>,
 }
 
-impl Named {
+impl<'g> Named<'g> {
     /// Reads `('storage', class, key, location, count[, view])`; `None` if the id is no such tuple.
     ///
     /// # Errors
     /// It is one, with a class that is unknown or a part of the wrong type.
-    pub(super) fn read(graph: &Graph, name: Id) -> Option<Result<Self, String>> {
+    pub(super) fn read(graph: &'g Graph, name: Id) -> Option<Result<Self, String>> {
         let items = graph.sequence(name)?;
         let (kind, rest) = items.split_first()?;
         if graph.short(*kind)? != b"storage" {
@@ -88,13 +89,13 @@ impl Named {
         Some(Self::of_items(graph, rest))
     }
 
-    fn of_items(graph: &Graph, items: &[Id]) -> Result<Self, String> {
+    fn of_items(graph: &'g Graph, items: &[Id]) -> Result<Self, String> {
         let [class, key, _location, count, rest @ ..] = items else { return Err("its storage is named by a tuple that is too short".to_string()) };
         let Some((module, name)) = graph.global(*class) else { return Err("its storage has no class".to_string()) };
         let Some(class) = Type::of_storage(name) else { return Err(format!("its storage is of the unknown class {}.{}", module, name)) };
         let key = match graph.node(*key) {
-            Node::Int(value) => value.to_string().into_bytes(),
-            _ => graph.short(*key).ok_or("its storage has no key")?.to_vec(),
+            Node::Int(value) => Cow::Owned(value.to_string().into_bytes()),
+            _ => Cow::Borrowed(graph.short(*key).ok_or("its storage has no key")?),
         };
         let number = |id: &Id| graph.int(*id).and_then(|n| u64::try_from(n).ok());
         let count = number(count).ok_or("its storage has no length")?;
@@ -132,32 +133,22 @@ impl Named {
     }
 }
 
-/// All storages of one pickle, each looked for once.
+/// All storages of one pickle.
 pub(super) struct Finder<'a> {
     pub(super) container: &'a mut dyn Storages,
     /// The pickle's own source.
     pub(super) stream: SourceId,
-    /// Storages by the node that stands for them.
-    nodes: HashMap<Id, Result<Storage, String>>,
-    places: HashMap<Vec<u8>, Result<Place, String>>,
+    /// Those that are made, and not only named, by the node that stands for them.
+    made: HashMap<Id, Result<Storage, String>>,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn new(container: &'a mut dyn Storages, stream: SourceId) -> Self {
-        Self { container, stream, nodes: HashMap::new(), places: HashMap::new() }
+        Self { container, stream, made: HashMap::new() }
     }
 
     /// The storage that a node stands for.
     pub(super) fn find(&mut self, graph: &Graph, id: Id, builder: &mut Builder) -> Result<Storage, String> {
-        if let Some(found) = self.nodes.get(&id) {
-            return found.clone();
-        }
-        let found = self.look(graph, id, builder);
-        self.nodes.insert(id, found.clone());
-        found
-    }
-
-    fn look(&mut self, graph: &Graph, id: Id, builder: &mut Builder) -> Result<Storage, String> {
         // There are writers of the oldest form that leave the tuple as it is.
         let name = match graph.node(id) {
             Node::Persistent(name) => Some(*name),
@@ -167,15 +158,7 @@ impl<'a> Finder<'a> {
         if let Some(name) = name {
             if let Some(named) = Named::read(graph, name) {
                 let named = named?;
-                let place = match self.places.get(&named.key) {
-                    Some(place) => place.clone(),
-                    None => {
-                        let place = self.container.find(&named.key, builder);
-                        self.places.insert(named.key.clone(), place.clone());
-                        place
-                    }
-                };
-                return match place {
+                return match self.container.find(&named.key, builder) {
                     Err(_) if named.count == 0 => Ok(Storage { place: Place { source: self.stream, offset: 0, bytes: 0 }, class: named.class }),
                     place => named.at(place?),
                 };
@@ -186,9 +169,14 @@ impl<'a> Finder<'a> {
                 _ => Err(format!("its storage has the unknown name {}", quoted(&key))),
             };
         }
-        match graph.call(id) {
+        if let Some(made) = self.made.get(&id) {
+            return made.clone();
+        }
+        let made = match graph.call(id) {
             Some(("torch.storage", "_load_from_bytes", [bytes])) => legacy::storage_in(graph, *bytes, self.stream, builder),
             _ => Err("its storage is made in an unknown way".to_string()),
-        }
+        };
+        self.made.insert(id, made.clone());
+        made
     }
 }
