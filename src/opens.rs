@@ -6,10 +6,11 @@
 //! | direct | from this program into the reader's buffer | one long read: no second copy in memory, a third of the work |
 //! | passed | the kernel reads another file in place of this one and does not ask | `source/`; tensors in huge pages |
 //!
-//! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is first read directly. What was read in bulk
-//! and is opened again is worth its memory: it is put into a [`Pool`] file, and passed from then on. When the readers of a mount are seen to read tensors
-//! whole, one after the other, the next ones are put there when they are first opened, at most a few at a time; one of every few is read directly, to see
-//! whether that is still so. A search that glances at each file finds none of them filled.
+//! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is read directly, or is put into a [`Pool`]
+//! file first and passed. What was read in bulk and is opened again is worth its memory. So is what is opened for the first time, if the tensors of this mount
+//! are seen to be read whole, one after the other: filling it with all cores and passing it is faster than reading it directly, and far faster for who maps
+//! it. One of every few first opens is read directly to see whether that is still so, and only a few such files are there at a time. A search that glances
+//! at each file soon finds none of them filled, and never one that takes more than a few milliseconds.
 //!
 //! The kernel refuses an open that does not fit those that are alive: none may be passed while another of the same inode is kept or direct, and the
 //! other way round. Each open and release is counted here for that; the kernel leaves a way before it tells of the release, so the count errs on the safe side.
@@ -75,8 +76,10 @@ const IDLE: Duration = Duration::from_secs(300);
 const IDLE_ONCE: Duration = Duration::from_secs(20);
 /// Files that were filled for a first reader, and that nobody has open, are used again for the next beyond this number.
 const ONCE: usize = 2;
-/// Files above this size are not filled for a first reader, who would wait too long: most of them take a few ten milliseconds. In bytes.
-const LARGEST_ONCE: u64 = 256 << 20;
+/// Files above this size are not filled for a first reader, who would wait too long: this one takes 100 to 200 ms from memory. In bytes.
+const LARGEST_ONCE: u64 = 1 << 30;
+/// The same as long as nobody has been observed: a few milliseconds.
+const LARGEST_UNSEEN: u64 = 32 << 20;
 /// One of so many first opens is read directly, to see how tensors are read.
 const SAMPLE: u32 = 8;
 /// After a file could not be filled it is not tried again for so long.
@@ -146,8 +149,8 @@ struct Inode<W: Waiter> {
 /// How the tensors of a mount are read.
 #[derive(Default)]
 struct Habit {
-    /// The last one that was observed was read whole.
-    bulk: bool,
+    /// Whether the last one that was observed was read whole; `None` before there was any.
+    bulk: Option<bool>,
     /// The one that is observed.
     sample: Option<Ino>,
     /// First opens since it was chosen.
@@ -234,7 +237,7 @@ impl<W: Waiter> Opens<W> {
         let table = &mut *table;
         let is_new = !table.inodes.contains_key(&ino);
         let is_candidate = is_new && unchanged && matches!(nature, Nature::Part) && self.pool().is_some();
-        let eager = is_candidate && self.is_to_be_filled_at_once(table, ino) && size <= LARGEST_ONCE;
+        let eager = is_candidate && self.is_to_be_filled_at_once(table, ino, size);
         let inode = table.inodes.entry(ino).or_insert_with(|| Inode::new(size));
         if !unchanged {
             inode.changed();
@@ -289,22 +292,27 @@ impl<W: Waiter> Opens<W> {
     }
 
     /// Whether a tensor that is opened for the first time will most likely be read whole. Notes it as the next to be observed where that is not known.
-    fn is_to_be_filled_at_once(&self, table: &mut Table<W>, ino: Ino) -> bool {
+    fn is_to_be_filled_at_once(&self, table: &mut Table<W>, ino: Ino, size: u64) -> bool {
         let Table { inodes, habit, .. } = table;
         if let Some(inode) = habit.sample.and_then(|sample| inodes.get(&sample)) {
             let whole = self.read_of(inode) >= inode.size / 2;
             // One that is still open may be read yet.
             if whole || inode.first == 0 {
-                habit.bulk = whole;
+                habit.bulk = Some(whole);
                 habit.sample = None;
             }
         }
+        let most = match habit.bulk {
+            Some(true) => LARGEST_ONCE,
+            Some(false) => 0,
+            None => LARGEST_UNSEEN,
+        };
+        let fill = habit.since < SAMPLE && size <= most;
         habit.since = habit.since.saturating_add(1);
-        if habit.sample.is_none() && (!habit.bulk || habit.since >= SAMPLE) {
+        if !fill && habit.sample.is_none() {
             (habit.sample, habit.since) = (Some(ino), 0);
-            return false;
         }
-        habit.bulk
+        fill
     }
 
     /// Makes room in the pool for a file, giving back those that nobody has open, the longest unused first; `None` if that is not enough. One of them may be
