@@ -42,13 +42,13 @@ pub struct Adapter {
     fs: Arc<Fs>,
     owner: Ownership,
     opened: Arc<Mutex<HashSet<Ino>>>,
-    opens: Arc<Opens<Opening>>,
+    opens: Arc<Opens<PendingOpen>>,
 }
 
 /// An open that is still to be answered.
-pub struct Opening(ReplyOpen);
+pub struct PendingOpen(ReplyOpen);
 
-impl Waiter for Opening {
+impl Waiter for PendingOpen {
     type Backing = BackingId;
 
     fn back(&self, file: &std::fs::File) -> std::io::Result<BackingId> {
@@ -60,8 +60,10 @@ impl Waiter for Opening {
         self.0.opened(FileHandle(handle), keep | FopenFlags::FOPEN_NOFLUSH);
     }
 
-    fn direct(self, handle: u64) {
-        self.0.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
+    fn direct(self, handle: u64, unchanged: bool) {
+        // Otherwise the kernel would take away the pages of those who have it mapped.
+        let keep = if unchanged { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        self.0.opened(FileHandle(handle), keep | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
     }
 
     fn passed(self, handle: u64, backing: &BackingId) {
@@ -74,7 +76,7 @@ impl Waiter for Opening {
 #[derive(Clone)]
 pub struct OpenedInodes {
     inodes: Arc<Mutex<HashSet<Ino>>>,
-    opens: Arc<Opens<Opening>>,
+    opens: Arc<Opens<PendingOpen>>,
 }
 
 impl OpenedInodes {
@@ -95,11 +97,11 @@ impl OpenedInodes {
 ///
 /// # Errors
 /// The system has no thread to give.
-pub fn start_filling(fs: Arc<Fs>, opens: Arc<Opens<Opening>>) -> std::io::Result<()> {
+pub fn start_filling(fs: Arc<Fs>, opens: Arc<Opens<PendingOpen>>) -> std::io::Result<()> {
     std::thread::Builder::new().name("fill".to_string()).spawn(move || fill_files(&fs, &opens)).map(|_| ())
 }
 
-fn fill_files(fs: &Fs, opens: &Opens<Opening>) {
+fn fill_files(fs: &Fs, opens: &Opens<PendingOpen>) {
     let fill = |ino, offset, out: &mut [u8]| {
         SCRATCH.with_borrow_mut(|scratch| fs.read_into(ino, offset, out, scratch)).map_err(|_| std::io::Error::other("its bytes cannot be read"))
     };
@@ -126,7 +128,7 @@ impl From<Errno> for fuser::Errno {
 
 impl Adapter {
     /// An adapter for a file system, and the list of inodes that are opened through it.
-    pub fn new(fs: Arc<Fs>, owner: Ownership, opens: Arc<Opens<Opening>>) -> (Self, OpenedInodes) {
+    pub fn new(fs: Arc<Fs>, owner: Ownership, opens: Arc<Opens<PendingOpen>>) -> (Self, OpenedInodes) {
         let opened = Arc::<Mutex<HashSet<Ino>>>::default();
         let inodes = OpenedInodes { inodes: Arc::clone(&opened), opens: Arc::clone(&opens) };
         (Self { fs, owner, opened, opens }, inodes)
@@ -184,9 +186,11 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
             InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
             let _ = config.add_capabilities(wanted);
+        }
+        if config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_err() {
+            self.opens.cannot_map_direct();
         }
         // A depth of 1 lets the files passed on lie on an ordinary file system, and this one below an overlay.
         if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() || config.set_max_stack_depth(1).is_err() {
@@ -218,7 +222,7 @@ impl fuser::Filesystem for Adapter {
         guard("open", ino.0, || match self.fs.open(ino.0) {
             Ok(opened) => {
                 self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(ino.0);
-                self.opens.open(ino.0, opened, Opening(reply));
+                self.opens.open(ino.0, opened, PendingOpen(reply));
             }
             Err(errno) => reply.error(errno.into()),
         });

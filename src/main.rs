@@ -11,6 +11,7 @@ mod text;
 fn main() -> ExitCode {
     mount_tensors::sys::close_inherited_files();
     mount_tensors::sys::raise_file_limit();
+    mount_tensors::sys::ignore_file_size_signal();
     match cli::run() {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fuser::{Config, MountOption, Session, SessionACL};
 use mount_tensors::error::{Error, Result, counted, printable, reason};
 use mount_tensors::fs::Fs;
-use mount_tensors::fuse::{self, Adapter, OpenedInodes, Opening, Ownership};
+use mount_tensors::fuse::{self, Adapter, OpenedInodes, Ownership, PendingOpen};
 use mount_tensors::opens::{Opens, Setting};
 use mount_tensors::pool::{Budget, Pool};
 use mount_tensors::sys::{self, Fork, Signals};
@@ -335,7 +335,7 @@ struct Mounted {
     fs: Arc<Fs>,
     session: Session<Adapter>,
     opened: OpenedInodes,
-    opens: Arc<Opens<Opening>>,
+    opens: Arc<Opens<PendingOpen>>,
     signals: Signals,
     /// Its device number in the mount table.
     device: Option<Vec<u8>>,
@@ -365,11 +365,11 @@ impl Mounted {
         config.clone_fd = true;
         let fs = Arc::new(fs);
         device()?;
-        let opens = Arc::new(Opens::new(args.cache, pool(args), true));
-        let (session, opened) = loop {
+        let (session, opened, opens) = loop {
+            let opens = Arc::new(Opens::new(args.cache, pool(args), true));
             let (adapter, opened) = Adapter::new(Arc::clone(&fs), owner, Arc::clone(&opens));
             match Session::new(adapter, &point.path, &config) {
-                Ok(session) => break (session, opened),
+                Ok(session) => break (session, opened, opens),
                 // A server that was unmounted just now has removed the folder that it had made; once something is mounted there it cannot.
                 Err(_) if std::fs::create_dir(&point.path).is_ok() => point.created = true,
                 Err(e) => return Err(refused(e, &point.path, args)),
@@ -463,10 +463,10 @@ fn device() -> Result<()> {
     match std::fs::File::options().read(true).write(true).open(path) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::io("cannot mount: the FUSE device is missing", e).in_file(path).hint(
-            "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN; elsewhere load the fuse module. The commands ls, cat and export need no mount",
+            "in a container, start it with --device /dev/fuse --cap-add SYS_ADMIN; elsewhere load the fuse module. The commands ls, cat, export and check need no mount",
         )),
         Err(e) => Err(Error::io("cannot mount: the FUSE device cannot be opened by this user", e).in_file(path).hint(
-            "it is mode 0666 on ordinary systems; in a container, its device must be allowed. The commands ls, cat and export need no mount",
+            "it is mode 0666 on ordinary systems; in a container, its device must be allowed. The commands ls, cat, export and check need no mount",
         )),
     }
 }
@@ -480,7 +480,7 @@ fn refused(error: std::io::Error, point: &Path, args: &MountArgs) -> Error {
     } else if text.contains("Permission denied") || text.contains("EACCES") || text.contains("not permitted") {
         "in a container this needs --cap-add SYS_ADMIN, often also --security-opt apparmor=unconfined; elsewhere the mount point must be yours and writable"
     } else {
-        "the commands ls, cat and export need no mount"
+        "the commands ls, cat, export and check need no mount"
     };
     let who = if args.allow_other { " with --allow-other" } else { "" };
     let what = text.trim().trim_end_matches('.').to_string();

@@ -6,29 +6,30 @@
 //! | direct | from this program into the reader's buffer | one long read: no second copy in memory, a third of the work |
 //! | passed | the kernel reads another file in place of this one and does not ask | `source/`; tensors in huge pages |
 //!
-//! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is read directly, or is put into a [`Pool`]
-//! file first and passed. What was read in bulk and is opened again is worth its memory. So is what is opened for the first time, if the tensors of this mount
-//! are seen to be read whole, one after the other: filling it with all cores and passing it is faster than reading it directly, and far faster for who maps
-//! it. One of every few first opens is read directly to see whether that is still so, and only a few such files are there at a time. A search that glances
-//! at each file soon finds none of them filled, and never one that takes more than a few milliseconds.
+//! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is first read directly. What was read in bulk
+//! and is opened again is worth its memory: it is put into a [`Pool`] file, and passed from then on. So one pass over a model puts nothing there, nor does a
+//! search that glances at each file. Filling every tensor for its first reader would be a little faster still, but who has a passed file open does not learn
+//! that the source was rewritten: that is accepted only where it is worth most.
 //!
 //! The kernel refuses an open that does not fit those that are alive: none may be passed while another of the same inode is kept or direct, and the
 //! other way round. Each open and release is counted here for that; the kernel leaves a way before it tells of the release, so the count errs on the safe side.
 
+mod counter;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::counter::Counter;
 use crate::fs::{Ino, Nature, Opened};
 use crate::memory::Memory;
 use crate::pool::{Fill, Pool};
-use crate::sys;
 
 /// What the user wants of caching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub enum Setting {
     Auto,
     /// Always the kernel's page cache.
     Always,
-    /// Nothing is kept anywhere.
+    /// Nothing that can be read directly is kept anywhere.
     Never,
 }
 
@@ -53,8 +54,8 @@ pub trait Waiter: Send {
     fn back(&self, file: &File) -> io::Result<Self::Backing>;
     /// The file is opened, kept; bytes from before are right if `unchanged`.
     fn kept(self, handle: u64, unchanged: bool);
-    /// The file is opened, direct.
-    fn direct(self, handle: u64);
+    /// The file is opened, direct; what others have mapped of it is right if `unchanged`.
+    fn direct(self, handle: u64, unchanged: bool);
     /// The file is opened, passed.
     fn passed(self, handle: u64, backing: &Self::Backing);
 }
@@ -64,30 +65,19 @@ pub type FillPart<'a> = dyn Fn(Ino, u64, &mut [u8]) -> io::Result<()> + Sync + '
 
 /// Files below this size are kept: making a file of huge pages and the calls for it cost more than they save. In bytes.
 const BULK: u64 = 4 << 20;
-/// What was read of a file in bulk before it is worth its memory: this share of it, and at least [`BULK`].
-const EVIDENCE: u64 = 16;
+/// What was read of a file before it is worth its memory: this share of it, and at least this much, or all of it. file(1) reads 7 MiB. In bytes.
+const EVIDENCE_SHARE: u64 = 16;
+const EVIDENCE: u64 = 8 << 20;
 /// Reads below this size suit the page cache better, in bytes.
 const SMALL_READ: u64 = 64 << 10;
 /// How long an open may wait for its file to be filled: a gigabyte takes 200 ms from memory.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// A file that nobody has open is given back after this.
 const IDLE: Duration = Duration::from_secs(300);
-/// So long if it was filled for a first reader, and not opened again.
-const IDLE_ONCE: Duration = Duration::from_secs(20);
-/// Files that were filled for a first reader, and that nobody has open, are used again for the next beyond this number.
-const ONCE: usize = 2;
-/// Files above this size are not filled for a first reader, who would wait too long: this one takes 100 to 200 ms from memory. In bytes.
-const LARGEST_ONCE: u64 = 1 << 30;
-/// The same as long as nobody has been observed: a few milliseconds.
-const LARGEST_UNSEEN: u64 = 32 << 20;
-/// One of so many first opens is read directly, to see how tensors are read.
-const SAMPLE: u32 = 8;
 /// After a file could not be filled it is not tried again for so long.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How many open files are observed; more are served as well.
 const COUNTERS: usize = 4096;
-/// Read-ahead that is asked for a sequential reader, in bytes.
-const AHEAD: u64 = 8 << 20;
 /// The way is written into the handle above the number of the counter.
 const WAY_SHIFT: u32 = 32;
 
@@ -98,25 +88,21 @@ enum Way {
     Passed = 3,
 }
 
-/// What one open file has been asked for.
-#[derive(Default)]
-struct Counter {
-    bytes: AtomicU64,
-    requests: AtomicU64,
-    /// The end of the last read.
-    next: AtomicU64,
-    /// How far read-ahead was asked for.
-    ahead: AtomicU64,
+/// An open that waits for its file to be filled: until when, and whether bytes from before are right.
+struct Waiting<W> {
+    waiter: W,
+    unchanged: bool,
+    until: Instant,
 }
 
 enum State<W: Waiter> {
     Cold,
-    /// Waits to be filled, or is filled; who waits for it, and until when.
-    Filling(Vec<(W, bool, Instant)>),
-    /// Filled; not to be used by new opens if it is stale.
+    /// Waits to be filled, or is being filled; who waits for it.
+    Filling(Vec<Waiting<W>>),
+    /// There is a file that the kernel can read in place of it, of the pool unless it is a container; not for new opens if it is stale.
     Ready {
-        id: Option<W::Backing>,
-        file: File,
+        backing: Option<W::Backing>,
+        file: Option<File>,
     },
 }
 
@@ -125,10 +111,10 @@ struct Inode<W: Waiter> {
     state: State<W>,
     /// The source has changed since the state began.
     stale: bool,
-    /// It is a container, whose backing is no memory of ours.
-    original: bool,
+    /// It is a whole container, which is never filled.
+    is_container: bool,
     /// Opens that are kept or direct and alive.
-    first: u32,
+    unpassed: u32,
     /// Opens that are passed and alive.
     passed: u32,
     /// The counters of those that are kept or direct.
@@ -140,35 +126,20 @@ struct Inode<W: Waiter> {
     small: bool,
     used: Instant,
     refused: Option<Instant>,
-    /// It was filled for a first reader and not opened again since that one closed it.
-    once: bool,
-    /// Its last passed open has ended.
-    left: bool,
-}
-
-/// How the tensors of a mount are read.
-#[derive(Default)]
-struct Habit {
-    /// Whether the last one that was observed was read whole; `None` before there was any.
-    bulk: Option<bool>,
-    /// The one that is observed.
-    sample: Option<Ino>,
-    /// First opens since it was chosen.
-    since: u32,
 }
 
 /// A file to be filled.
 struct Job {
     ino: Ino,
     size: u64,
-    spare: Option<File>,
 }
 
 struct Table<W: Waiter> {
     inodes: HashMap<Ino, Inode<W>>,
     free: Vec<u32>,
     jobs: VecDeque<Job>,
-    habit: Habit,
+    /// When the file was begun that is being filled now.
+    filling_since: Option<Instant>,
     ended: bool,
 }
 
@@ -179,6 +150,8 @@ pub struct Opens<W: Waiter> {
     memory: Memory,
     /// Passing works as far as is known.
     passing: AtomicBool,
+    /// Files that are opened directly can be mapped.
+    maps_direct: AtomicBool,
     /// What the machine has available, looked at once a second.
     available: AtomicU64,
     table: Mutex<Table<W>>,
@@ -199,8 +172,9 @@ impl<W: Waiter> Opens<W> {
             pool,
             memory,
             passing: AtomicBool::new(passing),
+            maps_direct: AtomicBool::new(true),
             available: AtomicU64::new(available),
-            table: Mutex::new(Table { inodes: HashMap::new(), free, jobs: VecDeque::new(), habit: Habit::default(), ended: false }),
+            table: Mutex::new(Table { inodes: HashMap::new(), free, jobs: VecDeque::new(), filling_since: None, ended: false }),
             wake: Condvar::new(),
             counters,
         }
@@ -209,6 +183,11 @@ impl<W: Waiter> Opens<W> {
     /// The kernel does not pass opens on.
     pub fn cannot_pass(&self) {
         self.passing.store(false, Ordering::Relaxed);
+    }
+
+    /// Files that are opened directly cannot be mapped by several processes (Linux before 6.6): no file is opened so unless the user says it.
+    pub fn cannot_map_direct(&self) {
+        self.maps_direct.store(false, Ordering::Relaxed);
     }
 
     fn passes(&self) -> bool {
@@ -229,128 +208,92 @@ impl<W: Waiter> Opens<W> {
         let Opened { size, unchanged, nature } = opened;
         match (self.setting, nature) {
             (Setting::Always, _) | (_, Nature::Text) => return waiter.kept(0, unchanged),
-            (Setting::Never, _) => return waiter.direct(0),
+            (Setting::Never, _) => return waiter.direct(0, unchanged),
             (Setting::Auto, Nature::Part) if size < BULK => return waiter.kept(0, unchanged),
             (Setting::Auto, _) => {}
         }
         let mut table = self.table();
         let table = &mut *table;
-        let is_new = !table.inodes.contains_key(&ino);
-        let is_candidate = is_new && unchanged && matches!(nature, Nature::Part) && self.pool().is_some();
-        let eager = is_candidate && self.is_to_be_filled_at_once(table, ino, size);
+        let job = if matches!(nature, Nature::Part) && unchanged { self.job(table, ino, size) } else { None };
         let inode = table.inodes.entry(ino).or_insert_with(|| Inode::new(size));
+        inode.is_container = matches!(nature, Nature::Whole(_));
         if !unchanged {
             inode.changed();
         }
-        if inode.passed > 0 {
-            return self.pass(inode, &mut table.free, waiter, unchanged);
+        if let Some(job) = job {
+            table.jobs.push_back(job);
+            self.wake.notify_one();
+            inode.state = State::Filling(Vec::new());
         }
-        let worth = unchanged && self.is_worth_its_memory(inode);
         match (&mut inode.state, nature) {
-            (State::Ready { .. }, _) if inode.first == 0 && !inode.stale => return self.pass(inode, &mut table.free, waiter, unchanged),
-            (State::Cold, Nature::Whole(file)) if inode.first == 0 && unchanged && self.passes() && inode.refused.is_none() => {
-                if let Ok(file) = file.try_clone() {
-                    inode.state = State::Ready { id: None, file };
-                    inode.original = true;
-                    return self.pass(inode, &mut table.free, waiter, unchanged);
+            // The kernel takes no other way while one is passed.
+            _ if inode.passed > 0 => self.pass(inode, &mut table.free, waiter, unchanged),
+            _ if inode.unpassed > 0 || inode.stale => self.answer(inode, &mut table.free, waiter, unchanged),
+            (State::Ready { .. }, _) => self.pass(inode, &mut table.free, waiter, unchanged),
+            (State::Filling(waiters), _) => waiters.push(Waiting { waiter, unchanged, until: Instant::now() + PATIENCE }),
+            (State::Cold, Nature::Whole(file)) if unchanged && self.passes() && inode.refused.is_none() => match waiter.back(file) {
+                Ok(backing) => {
+                    inode.state = State::Ready { backing: Some(backing), file: None };
+                    self.pass(inode, &mut table.free, waiter, unchanged);
                 }
-            }
-            (State::Filling(waiters), _) if inode.first == 0 && !inode.stale => return waiters.push((waiter, unchanged, Instant::now() + PATIENCE)),
-            (State::Cold, Nature::Part) if worth || eager => {
-                if let Some(spare) = self.make_room(table, ino, size, eager) {
-                    let Some(inode) = table.inodes.get_mut(&ino) else { return waiter.kept(0, unchanged) };
-                    (inode.once, inode.left) = (eager, false);
-                    table.jobs.push_back(Job { ino, size, spare });
-                    self.wake.notify_one();
-                    let mut waiters = Vec::new();
-                    if inode.first == 0 {
-                        waiters.push((waiter, unchanged, Instant::now() + PATIENCE));
-                        inode.state = State::Filling(waiters);
-                        return;
-                    }
-                    inode.state = State::Filling(waiters);
-                    return self.first(inode, &mut table.free, waiter, unchanged);
+                Err(e) => {
+                    self.refused(inode, &e);
+                    self.answer(inode, &mut table.free, waiter, unchanged);
                 }
-                let Some(inode) = table.inodes.get_mut(&ino) else { return waiter.kept(0, unchanged) };
-                inode.refused = worth.then(Instant::now);
-                return self.first(inode, &mut table.free, waiter, unchanged);
-            }
-            _ => {}
+            },
+            (State::Cold, _) => self.answer(inode, &mut table.free, waiter, unchanged),
         }
-        self.first(inode, &mut table.free, waiter, unchanged);
     }
 
-    /// Whether so much of a file was read that the next reader is served best from memory.
-    fn is_worth_its_memory(&self, inode: &Inode<W>) -> bool {
-        self.pool().is_some() && inode.refused.is_none_or(|since| since.elapsed() > PAUSE) && self.read_of(inode) >= (inode.size / EVIDENCE).max(BULK)
+    /// What is to be done to have a tensor passed, if so much was read of it before that it is worth its memory.
+    fn job(&self, table: &mut Table<W>, ino: Ino, size: u64) -> Option<Job> {
+        self.pool().filter(|_| !table.ended)?;
+        let inode = table.inodes.get(&ino).filter(|inode| matches!(inode.state, State::Cold))?;
+        if inode.is_paused() || self.read_of(inode) < (inode.size / EVIDENCE_SHARE).max(EVIDENCE).min(inode.size) {
+            return None;
+        }
+        // Behind a disk that does not answer nobody waits.
+        if table.filling_since.is_some_and(|since| since.elapsed() > PATIENCE) {
+            return None;
+        }
+        let room = self.make_room(table, ino, size);
+        if !room && let Some(inode) = table.inodes.get_mut(&ino) {
+            inode.refused = Some(Instant::now());
+        }
+        room.then_some(Job { ino, size })
     }
 
     /// How much was read of a file by opens that were not passed, in bytes.
     fn read_of(&self, inode: &Inode<W>) -> u64 {
-        let live = inode.counters.iter().filter_map(|at| self.counter(*at)).map(|c| c.bytes.load(Ordering::Relaxed));
+        let live = inode.counters.iter().filter_map(|at| self.counter(*at)).map(Counter::bytes);
         live.fold(inode.bytes, u64::saturating_add)
     }
 
-    /// Whether a tensor that is opened for the first time will most likely be read whole. Notes it as the next to be observed where that is not known.
-    fn is_to_be_filled_at_once(&self, table: &mut Table<W>, ino: Ino, size: u64) -> bool {
-        let Table { inodes, habit, .. } = table;
-        if let Some(inode) = habit.sample.and_then(|sample| inodes.get(&sample)) {
-            let whole = self.read_of(inode) >= inode.size / 2;
-            // One that is still open may be read yet.
-            if whole || inode.first == 0 {
-                habit.bulk = Some(whole);
-                habit.sample = None;
-            }
-        }
-        let most = match habit.bulk {
-            Some(true) => LARGEST_ONCE,
-            Some(false) => 0,
-            None => LARGEST_UNSEEN,
-        };
-        let fill = habit.since < SAMPLE && size <= most;
-        habit.since = habit.since.saturating_add(1);
-        if !fill && habit.sample.is_none() {
-            (habit.sample, habit.since) = (Some(ino), 0);
-        }
-        fill
-    }
-
-    /// Makes room in the pool for a file, giving back those that nobody has open, the longest unused first; `None` if that is not enough. One of them may be
-    /// used again, and is if the file is filled for a first reader and some were so before.
-    fn make_room(&self, table: &mut Table<W>, ino: Ino, size: u64, once: bool) -> Option<Option<File>> {
-        let pool = self.pool()?;
-        if size > pool.limit() {
-            return None;
-        }
-        let mut spare: Option<File> = None;
-        if once {
-            let mut idle: Vec<_> = table.inodes.values_mut().filter(|inode| inode.once && inode.is_idle()).collect();
-            idle.sort_by_key(|inode| inode.used);
-            let surplus = idle.len().saturating_sub(ONCE);
-            for inode in idle.into_iter().take(surplus) {
-                spare = inode.evict().filter(sys::is_only_use).or(spare);
-            }
-        }
+    /// Makes room in the pool for a file, giving back those that nobody has open, the longest unused first; says whether that is enough.
+    ///
+    /// None of them is written to again: its pages may still lie in somebody's pipe, socket or direct write, which no lock and no count tells of.
+    fn make_room(&self, table: &mut Table<W>, ino: Ino, size: u64) -> bool {
+        let Some(pool) = self.pool().filter(|pool| size <= pool.limit()) else { return false };
         loop {
-            let spared = spare.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.len());
-            if pool.has_room(size, spared) {
-                return Some(spare);
+            if pool.has_room(size) {
+                return true;
             }
             let idle = table.inodes.iter_mut().filter(|(other, inode)| **other != ino && inode.is_idle());
-            let (_, oldest) = idle.min_by_key(|(_, inode)| inode.used)?;
-            let file = oldest.evict();
-            spare = spare.or(file.filter(sys::is_only_use));
+            match idle.min_by_key(|(_, inode)| inode.used) {
+                Some((_, oldest)) => oldest.evict(),
+                None => return false,
+            }
         }
     }
 
-    /// Answers with the way of files that are not passed.
-    fn first(&self, inode: &mut Inode<W>, free: &mut Vec<u32>, waiter: W, unchanged: bool) {
-        let direct = match self.pool() {
-            Some(_) if !inode.original && inode.refused.is_none_or(|since| since.elapsed() > PAUSE) => true,
-            // What the page cache cannot hold, or did not, is not put there.
-            _ => inode.size > self.available.load(Ordering::Relaxed) / 2 || (!inode.small && inode.kept_bytes >= inode.size.saturating_add(inode.size / 2)),
-        };
-        inode.first = inode.first.saturating_add(1);
+    /// Answers without passing.
+    fn answer(&self, inode: &mut Inode<W>, free: &mut Vec<u32>, waiter: W, unchanged: bool) {
+        let may_be_filled = self.pool().is_some() && !inode.is_container && !inode.is_paused();
+        // What the page cache cannot hold, or did not, is not put there.
+        let too_large = inode.size > self.available.load(Ordering::Relaxed) / 2;
+        let not_held = !inode.small && inode.kept_bytes >= inode.size.saturating_add(inode.size / 2);
+        let direct = self.maps_direct.load(Ordering::Relaxed) && (may_be_filled || too_large || not_held);
+        inode.unpassed = inode.unpassed.saturating_add(1);
         let counter = free.pop().unwrap_or(0);
         if let Some(counter) = self.counter(counter) {
             counter.reset();
@@ -358,36 +301,42 @@ impl<W: Waiter> Opens<W> {
         if counter > 0 {
             inode.counters.push(counter);
         }
-        if direct { waiter.direct(handle(Way::Direct, counter)) } else { waiter.kept(handle(Way::Kept, counter), unchanged) }
+        if direct { waiter.direct(handle(Way::Direct, counter), unchanged) } else { waiter.kept(handle(Way::Kept, counter), unchanged) }
     }
 
     /// Answers by passing the open on; if the kernel takes no backing file, with another way.
     fn pass(&self, inode: &mut Inode<W>, free: &mut Vec<u32>, waiter: W, unchanged: bool) {
-        if let State::Ready { id, file } = &mut inode.state {
-            let made = match id.take() {
-                Some(id) => Ok(id),
-                None => waiter.back(file),
+        if let State::Ready { backing, file } = &mut inode.state {
+            let made = match (backing.take(), &file) {
+                (Some(backing), _) => Ok(backing),
+                (None, Some(file)) => waiter.back(file),
+                (None, None) => Err(io::ErrorKind::NotFound.into()),
             };
             match made {
-                Ok(backing) => {
-                    // Opened again after its first reader has gone: it is there to stay.
-                    inode.once &= !inode.left;
+                Ok(made) => {
                     inode.passed = inode.passed.saturating_add(1);
                     inode.used = Instant::now();
-                    return waiter.passed(handle(Way::Passed, 0), id.insert(backing));
+                    return waiter.passed(handle(Way::Passed, 0), backing.insert(made));
                 }
-                Err(e) => {
-                    log::info!("files cannot be passed on: {e}");
-                    // A container's file system may be unfit; our own files are refused only if all are.
-                    if !inode.original || e.raw_os_error() == Some(libc::EPERM) {
-                        self.cannot_pass();
-                    }
-                    inode.refused = Some(Instant::now());
-                }
+                Err(e) => self.refused(inode, &e),
             }
         }
         inode.state = State::Cold;
-        self.first(inode, free, waiter, unchanged);
+        self.answer(inode, free, waiter, unchanged);
+    }
+
+    /// Notes that the kernel takes no backing file of an inode.
+    fn refused(&self, inode: &mut Inode<W>, error: &io::Error) {
+        inode.refused = Some(Instant::now());
+        match error.raw_os_error() {
+            // Nobody but root of the whole machine may, and only where the kernel can.
+            Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS) => {
+                log::info!("files are not passed on: {error}");
+                self.cannot_pass();
+            }
+            // A container's file system may be unfit for it.
+            _ => log::info!("a file is not passed on: {error}"),
+        }
     }
 
     fn counter(&self, number: u32) -> Option<&Counter> {
@@ -396,24 +345,7 @@ impl<W: Waiter> Opens<W> {
 
     /// Notes a read; gives the part after it for which read-ahead should be asked, if it is one of many in a row.
     pub fn read(&self, handle: u64, offset: u64, size: u32) -> Option<(u64, u64)> {
-        let counter = self.counter(handle as u32)?;
-        let end = offset.saturating_add(size.into());
-        let before = counter.bytes.fetch_add(size.into(), Ordering::Relaxed);
-        counter.requests.fetch_add(1, Ordering::Relaxed);
-        let last = counter.next.swap(end, Ordering::Relaxed);
-        // The kernel asks for neighbouring parts at once, so they may arrive in another order.
-        if offset > last.saturating_add(AHEAD / 8) || end.saturating_add(AHEAD / 8) < last {
-            counter.ahead.store(end, Ordering::Relaxed);
-            return None;
-        }
-        let ahead = counter.ahead.load(Ordering::Relaxed).max(end);
-        // Whoever glances at a file has not read so much of it.
-        if before < AHEAD / 8 || ahead.saturating_sub(end) > AHEAD / 2 {
-            return None;
-        }
-        let wanted = end.saturating_add(AHEAD);
-        counter.ahead.store(wanted, Ordering::Relaxed);
-        Some((ahead, wanted.saturating_sub(ahead)))
+        self.counter(handle as u32)?.read(offset, size)
     }
 
     /// Notes that an open file was closed for good.
@@ -427,21 +359,19 @@ impl<W: Waiter> Opens<W> {
         inode.used = Instant::now();
         if handle >> WAY_SHIFT == Way::Passed as u64 {
             inode.passed = inode.passed.saturating_sub(1);
-            inode.left = inode.passed == 0;
-            if inode.passed == 0 && inode.stale {
-                inode.evict();
+            if inode.passed == 0 {
+                inode.let_go();
             }
             return;
         }
-        inode.first = inode.first.saturating_sub(1);
+        inode.unpassed = inode.unpassed.saturating_sub(1);
         let number = handle as u32;
         let Some(counter) = self.counter(number) else { return };
-        let (bytes, requests) = (counter.bytes.load(Ordering::Relaxed), counter.requests.load(Ordering::Relaxed));
-        inode.bytes = inode.bytes.saturating_add(bytes);
+        inode.bytes = inode.bytes.saturating_add(counter.bytes());
         if handle >> WAY_SHIFT == Way::Kept as u64 {
-            inode.kept_bytes = inode.kept_bytes.saturating_add(bytes);
+            inode.kept_bytes = inode.kept_bytes.saturating_add(counter.bytes());
         } else {
-            inode.small = bytes.checked_div(requests).is_some_and(|mean| mean < SMALL_READ);
+            inode.small = counter.mean().is_some_and(|mean| mean < SMALL_READ);
             inode.kept_bytes = if inode.small { 0 } else { inode.kept_bytes };
         }
         inode.counters.retain(|live| *live != number);
@@ -457,12 +387,14 @@ impl<W: Waiter> Opens<W> {
 
     /// Gives back what nobody has used for long, or everything that is unused if memory is short; to be called every second.
     pub fn tick(&self) {
+        // Also if the thread that fills hangs on a disk that does not answer.
+        self.answer_the_impatient();
         let now = self.memory.headroom();
         self.available.store(now.available, Ordering::Relaxed);
         let short = now.is_short();
         let mut table = self.table();
         for inode in table.inodes.values_mut().filter(|inode| inode.is_idle()) {
-            if short || inode.used.elapsed() > if inode.once { IDLE_ONCE } else { IDLE } {
+            if short || inode.used.elapsed() > IDLE {
                 inode.evict();
             }
         }
@@ -472,12 +404,12 @@ impl<W: Waiter> Opens<W> {
     fn answer_the_impatient(&self) {
         let now = Instant::now();
         let mut table = self.table();
-        let Table { inodes, free, .. } = &mut *table;
+        let Table { inodes, free, ended, .. } = &mut *table;
         for inode in inodes.values_mut() {
             let State::Filling(waiters) = &mut inode.state else { continue };
-            let impatient: Vec<_> = waiters.extract_if(.., |(_, _, until)| *until <= now).collect();
-            for (waiter, unchanged, _) in impatient {
-                self.first(inode, free, waiter, unchanged);
+            let impatient: Vec<_> = waiters.extract_if(.., |waiting| *ended || waiting.until <= now).collect();
+            for Waiting { waiter, unchanged, .. } in impatient {
+                self.answer(inode, free, waiter, unchanged);
             }
         }
     }
@@ -485,56 +417,76 @@ impl<W: Waiter> Opens<W> {
     /// Fills files as they are asked for, until [`Opens::end`]. `fill` gives a file's bytes, `is_unchanged` whether they are still right.
     pub fn fill_files(&self, fill: &FillPart<'_>, is_unchanged: &dyn Fn(Ino) -> bool) {
         let Some(pool) = &self.pool else { return };
-        loop {
-            let mut table = self.table();
-            let Job { ino, size, spare } = loop {
-                if table.ended {
-                    return;
+        while let Some(Job { ino, size }) = self.next_job() {
+            // A bug in a decoder must not leave anybody waiting.
+            let attempt = AssertUnwindSafe(|| {
+                // Those that were filled meanwhile have taken their room.
+                if !pool.has_room(size) {
+                    return (None, is_unchanged(ino));
                 }
-                match table.jobs.pop_front() {
-                    Some(job) => break job,
-                    None => table = self.wake.wait(table).unwrap_or_else(PoisonError::into_inner),
+                let started = Instant::now();
+                let part: &Fill<'_> = &|offset, out| fill(ino, offset, out);
+                let filled = pool.filled(size, part, &mut || {
+                    self.answer_the_impatient();
+                    !self.table().ended
+                });
+                match &filled {
+                    Ok(_) => log::debug!("inode {ino}: {size} bytes put into huge pages in {} ms", started.elapsed().as_millis()),
+                    Err(e) => log::info!("inode {ino}: not put into huge pages: {e}"),
                 }
-            };
-            drop(table);
-            let started = Instant::now();
-            let part: &Fill<'_> = &|offset, out| fill(ino, offset, out);
-            let filled = pool.filled(size, spare, part, &mut || self.answer_the_impatient());
-            match &filled {
-                Ok(_) => log::debug!("inode {ino}: {size} bytes put into huge pages in {} ms", started.elapsed().as_millis()),
-                Err(e) => log::info!("inode {ino}: cannot be put into huge pages: {e}"),
-            }
-            let right = is_unchanged(ino);
-            self.filled(ino, filled.ok().filter(|_| right));
+                (filled.ok(), is_unchanged(ino))
+            });
+            let (file, unchanged) = catch_unwind(attempt).unwrap_or((None, false));
+            self.filled(ino, file, unchanged);
         }
     }
 
-    /// Notes that a file was filled, or could not be, and answers those who wait for it.
-    fn filled(&self, ino: Ino, file: Option<File>) {
+    /// The next file to be filled, when there is one; `None` at the end.
+    fn next_job(&self) -> Option<Job> {
         let mut table = self.table();
+        loop {
+            if table.ended {
+                return None;
+            }
+            match table.jobs.pop_front() {
+                Some(job) => {
+                    table.filling_since = Some(Instant::now());
+                    return Some(job);
+                }
+                None => table = self.wake.wait(table).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Notes that a file was filled, or could not be, and answers those who wait for it. What they read before is right only if it is `unchanged` now.
+    fn filled(&self, ino: Ino, file: Option<File>, unchanged: bool) {
+        let mut table = self.table();
+        table.filling_since = None;
         let Table { inodes, free, .. } = &mut *table;
         let Some(inode) = inodes.get_mut(&ino) else { return };
         let State::Filling(waiters) = std::mem::replace(&mut inode.state, State::Cold) else { return };
+        let unchanged = unchanged && !std::mem::take(&mut inode.stale);
         inode.bytes = 0;
         inode.used = Instant::now();
-        match file {
-            Some(file) if !inode.stale => inode.state = State::Ready { id: None, file },
-            _ => inode.refused = Some(Instant::now()),
+        match file.filter(|_| unchanged) {
+            Some(file) => inode.state = State::Ready { backing: None, file: Some(file) },
+            None => inode.refused = Some(Instant::now()),
         }
-        inode.stale = false;
-        for (waiter, unchanged, _) in waiters {
-            if inode.first == 0 && matches!(inode.state, State::Ready { .. }) {
-                self.pass(inode, free, waiter, unchanged);
+        for waiting in waiters {
+            let unchanged = unchanged && waiting.unchanged;
+            if inode.unpassed == 0 && matches!(inode.state, State::Ready { .. }) {
+                self.pass(inode, free, waiting.waiter, unchanged);
             } else {
-                self.first(inode, free, waiter, unchanged);
+                self.answer(inode, free, waiting.waiter, unchanged);
             }
         }
     }
 
-    /// Lets [`Opens::fill_files`] return.
+    /// Lets [`Opens::fill_files`] return, and nobody wait any more.
     pub fn end(&self) {
         self.table().ended = true;
         self.wake.notify_all();
+        self.answer_the_impatient();
     }
 }
 
@@ -544,8 +496,8 @@ impl<W: Waiter> Inode<W> {
             size,
             state: State::Cold,
             stale: false,
-            original: false,
-            first: 0,
+            is_container: false,
+            unpassed: 0,
             passed: 0,
             counters: Vec::new(),
             bytes: 0,
@@ -553,14 +505,17 @@ impl<W: Waiter> Inode<W> {
             small: false,
             used: Instant::now(),
             refused: None,
-            once: false,
-            left: false,
         }
+    }
+
+    /// Whether it could not be passed a moment ago.
+    fn is_paused(&self) -> bool {
+        self.refused.is_some_and(|since| since.elapsed() <= PAUSE)
     }
 
     /// Whether it holds memory of the pool that nobody has open.
     fn is_idle(&self) -> bool {
-        !self.original && self.passed == 0 && matches!(self.state, State::Ready { .. })
+        self.passed == 0 && matches!(self.state, State::Ready { file: Some(_), .. })
     }
 
     /// Has what was filled end with those who have it open.
@@ -571,29 +526,20 @@ impl<W: Waiter> Inode<W> {
         }
     }
 
-    /// Forgets the backing file, which lives on for as long as somebody has it mapped.
-    fn evict(&mut self) -> Option<File> {
-        self.stale = false;
-        match std::mem::replace(&mut self.state, State::Cold) {
-            // The kernel lets go of the file first.
-            State::Ready { id, file } => {
-                drop(id);
-                Some(file)
-            }
-            other => {
-                self.state = other;
-                None
-            }
+    /// Nobody has it open any more. The kernel is told again when somebody has: what it holds would outlive a server that is killed.
+    fn let_go(&mut self) {
+        match &mut self.state {
+            State::Ready { backing, file: Some(_) } if !self.stale => *backing = None,
+            _ => self.evict(),
         }
     }
-}
 
-impl Counter {
-    fn reset(&self) {
-        self.bytes.store(0, Ordering::Relaxed);
-        self.requests.store(0, Ordering::Relaxed);
-        self.next.store(0, Ordering::Relaxed);
-        self.ahead.store(0, Ordering::Relaxed);
+    /// Forgets the file, which lives on for as long as somebody has it mapped.
+    fn evict(&mut self) {
+        if matches!(self.state, State::Ready { .. }) {
+            self.state = State::Cold;
+            self.stale = false;
+        }
     }
 }
 

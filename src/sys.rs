@@ -253,19 +253,6 @@ pub fn map_for_writing(file: &File, len: usize) -> io::Result<memmap2::MmapMut> 
     unsafe { memmap2::MmapOptions::new().len(len).map_mut(file) }
 }
 
-/// Whether this descriptor, which must be open for writing, is the only use of its file: no mapping and no other descriptor is left anywhere.
-///
-/// A write lease is given only then. After FUSE passthrough this is the only way to know: a mapping outlives the release of the file that it was made from.
-pub fn is_only_use(file: &File) -> bool {
-    // SAFETY: the descriptor is open; the argument is a number.
-    let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
-    if answer == 0 {
-        // SAFETY: as above.
-        let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
-    }
-    answer == 0
-}
-
 /// Bytes in use on the file system of a folder.
 ///
 /// # Errors
@@ -276,6 +263,26 @@ pub fn used_bytes(folder: &OwnedFd) -> io::Result<u64> {
     // SAFETY: the descriptor is open, and `stat` is live for the length of the call.
     match unsafe { libc::fstatfs(folder.as_raw_fd(), &raw mut stat) } {
         0 => Ok((stat.f_blocks as u64).saturating_sub(stat.f_bfree as u64).saturating_mul(stat.f_bsize as u64)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Has writing past the limit for file sizes (`ulimit -f`) fail, as it does on a full disk, instead of ending the process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: ignoring a signal installs no handler; no other thread runs yet that could depend on it.
+    let _ = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Gives an unnamed file (O_TMPFILE) a name that is still free.
+///
+/// # Errors
+/// The name is taken, or the file cannot be named.
+pub fn name_file(file: &File, path: &Path) -> io::Result<()> {
+    let own = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: both paths are NUL-terminated strings that live for the length of the call.
+    match unsafe { libc::linkat(libc::AT_FDCWD, own.as_ptr(), libc::AT_FDCWD, path.as_ptr(), libc::AT_SYMLINK_FOLLOW) } {
+        0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -8,7 +8,7 @@ use mount_tensors::opens::Setting;
 use mount_tensors::pool::Budget;
 use mount_tensors::view::Views;
 
-/// Mount tensor containers (GGUF, safetensors, npy, npz) as a read-only file system: every tensor is a raw file and a .npy.
+/// Mount tensor containers (GGUF, safetensors, PyTorch, ONNX, npy, npz, msgpack) as a read-only file system: every tensor is a raw file and a .npy.
 #[derive(Parser)]
 #[command(
     name = "mount-tensors",
@@ -43,7 +43,9 @@ pub(crate) enum Command {
     /// Write one file of the tree to standard output, without mounting
     Cat(CatArgs),
     /// Copy files or folders of the tree out, without mounting
-    #[command(override_usage = "mount-tensors export [OPTIONS] SOURCE PATH... DEST\n\n  DEST is a new file for one PATH, a folder for several")]
+    #[command(
+        override_usage = "mount-tensors export [OPTIONS] SOURCE PATH... DEST\n\n  DEST is a file (what it held is replaced) or a folder for one PATH, a folder for several"
+    )]
     Export(ExportArgs),
     /// Read everything; list every issue, and every finite value that f16 would make infinite
     Check(CheckArgs),

@@ -6,13 +6,14 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mount_tensors::error::{Error, Result, printable, quoted};
 use mount_tensors::fs::{Attr, Bytes, Fs, Scratch};
+use mount_tensors::sys;
 
 use super::pieces::{self, Begun, Job, PIECE};
 use super::{WRITE, entries, identity, missing, missing_in, own_files, parts_of, stream};
@@ -96,33 +97,53 @@ struct Target<'a> {
     unfinished: Option<Unfinished>,
 }
 
-/// A file of ours under a name of its own, beside the one that it will have: what is there under that name stays there until then, and for good when
-/// the copy fails. Removed when it is dropped before it was finished.
+/// A file of ours that gets its name when it is whole: what is there under that name stays there until then, and for good when the copy fails.
 struct Unfinished {
-    path: PathBuf,
     target: PathBuf,
+    /// The name that it has meanwhile, where the file system has no files without one; removed when it is dropped before it was finished.
+    name: Option<PathBuf>,
     finished: AtomicBool,
 }
 
 impl Unfinished {
-    /// A new file beside `target`, with its permissions if it is there already.
-    fn beside(target: &Path, number: usize) -> io::Result<(Self, File)> {
+    /// A new file for `target`, with the owner and permissions of what is there.
+    fn new(target: &Path) -> io::Result<(Self, File)> {
         // Through a link to the file that it leads to.
         let target = match target.symlink_metadata() {
             Ok(_) => std::fs::canonicalize(target)?,
             Err(_) => target.to_path_buf(),
         };
-        let path = target.with_file_name(format!(".mount-tensors-{}-{number}.part", std::process::id()));
-        let file = File::options().write(true).create_new(true).open(&path)?;
-        let unfinished = Self { path, target, finished: AtomicBool::new(false) };
-        if let Ok(there) = unfinished.target.metadata() {
-            file.set_permissions(there.permissions())?;
+        let there = target.metadata().ok();
+        if there.is_some() {
+            // What the user may not write to is not replaced either.
+            File::options().write(true).open(&target)?;
         }
-        Ok((unfinished, file))
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // A file without a name leaves nothing behind when this program is killed.
+        let unnamed = File::options().write(true).custom_flags(libc::O_TMPFILE).mode(0o666).open(folder);
+        let (name, file) = match unnamed {
+            Ok(file) => (None, file),
+            Err(_) => free_name(&target, |name| File::options().write(true).create_new(true).open(name)).map(|(name, file)| (Some(name), file))?,
+        };
+        if let Some(there) = there {
+            file.set_permissions(there.permissions())?;
+            // Only root may give files away; for others it is their own already.
+            let _ = std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid()));
+        }
+        Ok((Self { target, name, finished: AtomicBool::new(false) }, file))
     }
 
-    fn finish(&self) -> io::Result<()> {
-        std::fs::rename(&self.path, &self.target)?;
+    fn finish(&self, file: &File) -> io::Result<()> {
+        match &self.name {
+            Some(name) => std::fs::rename(name, &self.target)?,
+            None => match sys::name_file(file, &self.target) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    let (name, ()) = free_name(&self.target, |name| sys::name_file(file, name))?;
+                    std::fs::rename(&name, &self.target).inspect_err(|_| drop(std::fs::remove_file(&name)))?;
+                }
+                other => other?,
+            },
+        }
         self.finished.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -130,8 +151,22 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if !*self.finished.get_mut() {
-            let _ = std::fs::remove_file(&self.path);
+        if let Some(name) = self.name.as_ref().filter(|_| !*self.finished.get_mut()) {
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+/// Calls `make` with names beside `target` until one is free.
+fn free_name<T>(target: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(PathBuf, T)> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = target.with_file_name(format!(".mount-tensors-{}-{number}.part", std::process::id()));
+        match make(&name) {
+            // A process of another machine or container may have the same number.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return Ok((name, other?)),
         }
     }
 }
@@ -156,7 +191,7 @@ impl<'a> Job for Export<'a> {
         let cannot = |e| Error::io("cannot create", e).in_file(path);
         let (unfinished, file) = match path.metadata() {
             Ok(there) if !there.is_file() => (None, File::options().write(true).open(path).map_err(cannot)?),
-            _ => Unfinished::beside(path, index).map(|(unfinished, file)| (Some(unfinished), file)).map_err(cannot)?,
+            _ => Unfinished::new(path).map(|(unfinished, file)| (Some(unfinished), file)).map_err(cannot)?,
         };
         // Two threads that copy into one file wait for each other, and one is as fast as cp: only what is worked out is worth sharing.
         let divisible = unfinished.is_some() && attr.size > PIECE && !self.is_stored(*attr);
@@ -183,7 +218,7 @@ impl<'a> Job for Export<'a> {
 
     fn end(&self, target: &Target<'a>) -> Result<()> {
         let Some(unfinished) = &target.unfinished else { return Ok(()) };
-        let done = target.file.set_modified(target.attr.modified).and_then(|()| unfinished.finish());
+        let done = target.file.set_modified(target.attr.modified).and_then(|()| unfinished.finish(&target.file));
         done.map_err(|e| Error::io("cannot copy", e).in_file(target.path))
     }
 }

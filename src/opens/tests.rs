@@ -1,10 +1,9 @@
 //! Opens and releases without a kernel: the answers that callers get.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
-use crate::pool::Budget;
 
 /// An answer: the way, the handle, and whether the cache may stay.
 type Answer = (&'static str, u64, bool);
@@ -25,8 +24,8 @@ impl Waiter for Caller {
         self.tell.send(("kept", handle, unchanged)).unwrap();
     }
 
-    fn direct(self, handle: u64) {
-        self.tell.send(("direct", handle, true)).unwrap();
+    fn direct(self, handle: u64, unchanged: bool) {
+        self.tell.send(("direct", handle, unchanged)).unwrap();
     }
 
     fn passed(self, handle: u64, (): &()) {
@@ -45,11 +44,6 @@ impl Bench {
     fn new(setting: Setting, pool: Option<Pool>) -> Self {
         let (tell, told) = channel();
         Self { opens: Opens::new(setting, pool, true), tell, told, backs: true }
-    }
-
-    /// Has the next first opens not be filled at once: the readers are known to glance.
-    fn glances(&self) {
-        self.opens.table().habit = Habit { bulk: Some(false), sample: None, since: 0 };
     }
 
     fn ask(&self, ino: Ino, opened: Opened<'_>) {
@@ -124,10 +118,7 @@ fn a_whole_container_is_passed_unless_the_kernel_says_no() {
 
 /// A bench with a pool, or a word that there is none here.
 fn with_pool(budget: u64, test: impl FnOnce(&Bench)) {
-    let pool = match Pool::new(Budget::Bytes(budget)) {
-        Ok(pool) => pool,
-        Err(e) => return eprintln!("skipped: no tmpfs of huge pages here ({e})"),
-    };
+    let Some(pool) = crate::pool::tests::pool(budget) else { return };
     let bench = Bench::new(Setting::Auto, Some(pool));
     let fill = |ino, offset: u64, out: &mut [u8]| match ino {
         666 => Err(io::Error::other("damaged")),
@@ -148,10 +139,8 @@ fn with_pool(budget: u64, test: impl FnOnce(&Bench)) {
 #[test]
 fn what_was_read_in_bulk_and_is_opened_again_is_passed() {
     with_pool(64 * MIB, |bench| {
-        bench.glances();
         assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "direct");
         assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "passed");
-        bench.glances();
         // A glance is no evidence.
         for _ in 0..50 {
             let (way, handle, _) = bench.open(2, 20 * MIB, Nature::Part);
@@ -164,38 +153,8 @@ fn what_was_read_in_bulk_and_is_opened_again_is_passed() {
 }
 
 #[test]
-fn readers_who_read_everything_find_it_filled_and_those_who_glance_do_not() {
-    with_pool(64 * MIB, |bench| {
-        let ways: Vec<_> = (10..30).map(|ino| bench.pass_over(ino, 8 * MIB, 1 << 20)).collect();
-        let direct: Vec<usize> = (0..ways.len()).filter(|i| ways[*i] == "direct").collect();
-        assert_eq!(direct, [8, 17], "one of a few: {ways:?}");
-        let held = || bench.opens.table().inodes.values().filter(|inode| inode.is_idle()).count();
-        assert!(held() <= ONCE + 1, "{} files are held", held());
-        let glance = |ino| {
-            let (way, handle, _) = bench.open(ino, 8 * MIB, Nature::Part);
-            bench.opens.read(handle, 0, 4096);
-            bench.opens.release(ino, handle);
-            way
-        };
-        let ways: Vec<_> = (100..200).map(glance).collect();
-        assert!(ways[SAMPLE as usize + 2..].iter().all(|way| *way == "direct"), "{ways:?}");
-    });
-}
-
-#[test]
-fn a_large_file_is_filled_for_its_first_reader_only_where_others_were_read_whole() {
-    with_pool(120 * MIB, |bench| {
-        assert_eq!(bench.pass_over(1, 50 * MIB, 1 << 20), "direct", "nobody was seen yet");
-        assert_eq!(bench.pass_over(2, 50 * MIB, 1 << 20), "passed");
-        bench.glances();
-        assert_eq!(bench.pass_over(3, 5 * MIB, 1 << 20), "direct");
-    });
-}
-
-#[test]
 fn nobody_is_passed_while_another_is_not() {
     with_pool(64 * MIB, |bench| {
-        bench.glances();
         let (_, first, _) = bench.open(1, 20 * MIB, Nature::Part);
         (0..20).for_each(|n| _ = bench.opens.read(first, n * MIB, 1 << 20));
         // It is filled now, but the first open is still alive.
@@ -224,7 +183,6 @@ fn nobody_is_passed_while_another_is_not() {
 #[test]
 fn an_open_that_sees_a_change_gets_nothing_from_before() {
     with_pool(64 * MIB, |bench| {
-        bench.glances();
         assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "direct");
         assert_eq!(bench.pass_over(1, 20 * MIB, 1 << 20), "passed");
         bench.ask(1, Opened { unchanged: false, size: 20 * MIB, nature: Nature::Part });
@@ -236,19 +194,14 @@ fn an_open_that_sees_a_change_gets_nothing_from_before() {
 fn what_cannot_be_filled_is_served_all_the_same() {
     with_pool(32 * MIB, |bench| {
         for ino in [666, 999] {
-            bench.glances();
             assert_eq!(bench.pass_over(ino, 8 * MIB, 1 << 20), "direct");
             assert_eq!(bench.pass_over(ino, 8 * MIB, 1 << 20), "kept", "{ino}");
         }
         // Too large for the budget.
-        bench.glances();
         assert_eq!(bench.pass_over(1, 40 * MIB, 1 << 20), "direct");
         assert_eq!(bench.pass_over(1, 40 * MIB, 1 << 20), "kept");
         // The budget holds three of these; those that nobody has open make room.
-        let passes = |ino| {
-            bench.glances();
-            (bench.pass_over(ino, 10 * MIB, 1 << 20), bench.pass_over(ino, 10 * MIB, 1 << 20))
-        };
+        let passes = |ino| (bench.pass_over(ino, 10 * MIB, 1 << 20), bench.pass_over(ino, 10 * MIB, 1 << 20));
         for ino in 10..20 {
             assert_eq!(passes(ino), ("direct", "passed"), "{ino}");
         }
@@ -258,18 +211,66 @@ fn what_cannot_be_filled_is_served_all_the_same() {
     });
 }
 
+/// Whoever waits is answered, whatever has become of the thread that fills.
 #[test]
-fn read_ahead_follows_those_who_read_in_order() {
-    let bench = Bench::new(Setting::Auto, None);
-    let (_, handle, _) = bench.open(1, 100 * MIB, Nature::Part);
-    let part = 512 << 10;
-    let asked: Vec<_> = (0..40).filter_map(|n| bench.opens.read(handle, n * part, part as u32)).collect();
-    assert_eq!(asked[0], (3 * part, AHEAD), "after the first megabyte");
-    assert!(asked.len() < 8, "not at every read: {asked:?}");
-    for (one, next) in asked.iter().zip(&asked[1..]) {
-        assert_eq!(one.0 + one.1, next.0, "no gap, nothing twice");
+fn nobody_waits_for_ever() {
+    let Some(pool) = crate::pool::tests::pool(64 * MIB) else { return };
+    let bench = Bench::new(Setting::Auto, Some(pool));
+    // There is no thread that fills.
+    assert_eq!([1, 2].map(|ino| bench.pass_over(ino, 8 * MIB, 1 << 20)), ["direct"; 2]);
+    bench.ask(1, Opened { unchanged: true, size: 8 * MIB, nature: Nature::Part });
+    assert!(bench.told.recv_timeout(Duration::from_millis(50)).is_err(), "it waits to be filled");
+    std::thread::sleep(PATIENCE);
+    bench.opens.tick();
+    assert_eq!(bench.told.recv_timeout(Duration::from_secs(1)).unwrap().0, "direct");
+    bench.ask(2, Opened { unchanged: true, size: 8 * MIB, nature: Nature::Part });
+    bench.opens.end();
+    assert_eq!(bench.told.recv_timeout(Duration::from_secs(1)).unwrap().0, "direct");
+    assert_eq!(bench.open(3, 8 * MIB, Nature::Part).0, "direct");
+}
+
+#[test]
+fn a_bug_in_a_decoder_costs_the_file_it_is_in_and_no_more() {
+    let Some(pool) = crate::pool::tests::pool(64 * MIB) else { return };
+    let bench = Bench::new(Setting::Auto, Some(pool));
+    let unchanged = |ino| {
+        assert!(ino != 13, "a bug");
+        true
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| bench.opens.fill_files(&|_, _, _| Ok(()), &unchanged));
+        assert_eq!([13, 14].map(|ino| bench.pass_over(ino, 8 * MIB, 1 << 20)), ["direct"; 2]);
+        let ways = [13, 14].map(|ino| bench.open(ino, 8 * MIB, Nature::Part).0);
+        bench.opens.end();
+        assert_eq!(ways, ["kept", "passed"]);
+    });
+}
+
+#[test]
+fn files_that_do_not_fit_together_are_not_filled_together() {
+    let Some(pool) = crate::pool::tests::pool(20 * MIB) else { return };
+    let bench = Bench::new(Setting::Auto, Some(pool));
+    for ino in 1..=3 {
+        bench.pass_over(ino, 9 * MIB, 1 << 20);
+        bench.ask(ino, Opened { unchanged: true, size: 9 * MIB, nature: Nature::Part });
     }
-    let jumps = [90, 3, 50, 20, 70].map(|at| bench.opens.read(handle, at * MIB, 4096));
-    assert_eq!(jumps, [None; 5]);
-    assert_eq!(bench.opens.read(0, 0, 4096), None);
+    std::thread::scope(|scope| {
+        scope.spawn(|| bench.opens.fill_files(&|_, _, _| Ok(()), &|_| true));
+        let mut ways: Vec<_> = (0..3).map(|_| bench.told.recv_timeout(Duration::from_secs(20)).unwrap().0).collect();
+        bench.opens.end();
+        ways.sort_unstable();
+        assert_eq!(ways, ["kept", "passed", "passed"]);
+    });
+}
+
+#[test]
+fn where_direct_files_cannot_be_mapped_none_is_opened_so_by_itself() {
+    let bench = Bench::new(Setting::Auto, None);
+    bench.opens.available.store(MIB, Ordering::Relaxed);
+    assert_eq!(bench.open(1, 100 * MIB, Nature::Part).0, "direct");
+    bench.opens.cannot_map_direct();
+    assert_eq!(bench.open(2, 100 * MIB, Nature::Part).0, "kept");
+    let bench = Bench::new(Setting::Never, None);
+    bench.opens.cannot_map_direct();
+    assert_eq!(bench.open(1, 100 * MIB, Nature::Part).0, "direct");
 }

@@ -146,3 +146,9 @@ pub(crate) fn no_read_ahead(file: &File) {
     // SAFETY: the descriptor is open for as long as `file` is borrowed.
     assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) }, 0);
 }
+
+/// Moves bytes of a file into a pipe by splice, which hands over its pages instead of copying them.
+pub(crate) fn splice(from: &File, to: &impl AsRawFd, len: usize) -> io::Result<usize> {
+    // SAFETY: both descriptors are open for as long as they are borrowed; no offset is passed.
+    checked(unsafe { libc::splice(from.as_raw_fd(), std::ptr::null_mut(), to.as_raw_fd(), std::ptr::null_mut(), len, 0) })
+}
