@@ -72,39 +72,12 @@ impl Extent {
 /// A local mapping needs no pinning; the guard is the place where blocks of a source that is not a local file would be held.
 pub struct View<'a> {
     bytes: &'a [u8],
-    /// The file that is mapped, and where in it the bytes are.
-    file: &'a File,
-    offset: u64,
 }
 
 impl<'a> View<'a> {
     /// The bytes, to be passed to a system call and not looked at: reading them here may raise SIGBUS.
     pub fn for_the_kernel(&self) -> &'a [u8] {
         self.bytes
-    }
-
-    /// Copies the bytes to a place in another file without a way through this program, as cp(1) does.
-    ///
-    /// # Errors
-    /// The system cannot do that between these two files (as the call says before it has copied anything), or the bytes are not there any more.
-    #[expect(unsafe_code, reason = "std copies ranges only between the files' own positions, which threads would share")]
-    pub fn copy_to(&self, out: &File, at: u64) -> io::Result<()> {
-        use std::os::fd::AsRawFd;
-        let place = |offset: u64| libc::off64_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-        let (mut from, mut to, mut left) = (place(self.offset)?, place(at)?, self.bytes.len());
-        while left > 0 {
-            // SAFETY: both descriptors are open for as long as their files are borrowed, and the offsets are live for the length of the call.
-            let copied = unsafe { libc::copy_file_range(self.file.as_raw_fd(), &raw mut from, out.as_raw_fd(), &raw mut to, left, 0) };
-            match usize::try_from(copied) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(copied) => left = left.saturating_sub(copied),
-                Err(_) => match io::Error::last_os_error() {
-                    e if e.kind() == io::ErrorKind::Interrupted => {}
-                    e => return Err(e),
-                },
-            }
-        }
-        Ok(())
     }
 }
 
@@ -290,7 +263,7 @@ impl Source {
         let map: &[u8] = local.map.as_ref()?;
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;
-        map.get(start..end).map(|bytes| View { bytes, file: &local.file, offset })
+        map.get(start..end).map(|bytes| View { bytes })
     }
 }
 
