@@ -1061,7 +1061,18 @@ fn a_pickled_dict_of_too_many_keys_is_refused_before_anything_is_made_of_it() {
 
 #[test]
 fn a_dict_of_one_key_a_hundred_thousand_times_in_a_hundred_thousand_places() {
-    let pairs = b"X\x01\0\0\0aK\x01".repeat(100_000);
-    let fs = accepted("x", [&b"\x80\x02}q\0("[..], &pairs, b"u0](", &b"h\0".repeat(100_000), b"e."].concat());
+    let many = 100_000;
+    let pair = &b"X\x01\0\0\0aK\x01"[..];
+    for (what, dict) in [
+        ("a dict", [&b"}q\0("[..], &pair.repeat(many), b"u"].concat()),
+        ("a list that an OrderedDict is made of", [&b"ccollections\nOrderedDict\n]("[..], &[pair, b"\x86"].concat().repeat(many), b"e\x85Rq\0"].concat()),
+        ("a tuple that a Counter is made of", [&b"ccollections\nCounter\n("[..], &[pair, b"\x86"].concat().repeat(many), b"t\x85Rq\0"].concat()),
+    ] {
+        let fs = accepted("x", [&b"\x80\x02"[..], &dict, b"0](", &b"h\0".repeat(many), b"e."].concat());
+        assert!(read(&fs, "metadata.json").unwrap().ends_with(b"{\"a\": 1}]}\n}\n"), "{what}");
+    }
+    // As many dicts, each made of the same list.
+    let pairs = [pair, b"\x86"].concat().repeat(many);
+    let fs = accepted("x", [&b"\x80\x02ccollections\nOrderedDict\nq\0]("[..], &pairs, b"e\x85q\x0100](", &b"h\0h\x01R".repeat(many), b"e."].concat());
     assert!(read(&fs, "metadata.json").unwrap().ends_with(b"{\"a\": 1}]}\n}\n"));
 }

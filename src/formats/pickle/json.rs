@@ -5,9 +5,6 @@
 //! An integer of any size that Python itself would write in decimal is a JSON number; a larger one is a string of hexadecimal digits. NaN and infinities are
 //! strings, as everywhere in this program's JSON.
 
-use std::borrow::Cow;
-
-use super::keys::last_of_each;
 use super::text::{integer, str_of};
 use super::{Graph, Id, Node, Object};
 
@@ -17,18 +14,18 @@ const DEPTH: u32 = 100;
 /// What a value is made of, seen through the calls that make plain containers.
 pub(in crate::formats) enum Shape<'g> {
     Leaf,
-    Sequence(Cow<'g, [Id]>),
+    Sequence(&'g [Id]),
     /// Keys and values, and the attributes of the dict itself.
-    Mapping(Cow<'g, [(Id, Id)]>, Option<Id>),
+    Mapping(&'g [(Id, Id)], Option<Id>),
     Object(&'g Object),
 }
 
 /// What a value is made of.
 pub(in crate::formats) fn shape(graph: &Graph, id: Id) -> Shape<'_> {
     match graph.node(id) {
-        Node::Tuple(..) | Node::List(_) => Shape::Sequence(Cow::Borrowed(graph.sequence(id).unwrap_or_default())),
-        Node::Set(items) => Shape::Sequence(Cow::Borrowed(items)),
-        Node::Dict(pairs) => Shape::Mapping(Cow::Borrowed(pairs), None),
+        Node::Tuple(..) | Node::List(_) => Shape::Sequence(graph.sequence(id).unwrap_or_default()),
+        Node::Set(items) => Shape::Sequence(items),
+        Node::Dict(pairs) => Shape::Mapping(pairs, None),
         Node::Object(_) => graph.object(id).map_or(Shape::Leaf, |object| called(graph, id, object)),
         _ => Shape::Leaf,
     }
@@ -46,43 +43,31 @@ pub(in crate::formats) fn modern(module: &str) -> &str {
 fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
     let Some((module, name, args)) = graph.call(id) else { return Shape::Object(object) };
     match (modern(module), name) {
-        ("collections", "OrderedDict" | "defaultdict" | "Counter") | ("builtins", "dict") => {
-            // Python 2 hands an OrderedDict its items as a list of pairs.
-            let first = args.first().filter(|_| name != "defaultdict").copied();
-            let mut pairs: Vec<(Id, Id)> = match first.map(|first| graph.node(first)) {
-                Some(Node::Dict(pairs)) => pairs.clone(),
-                Some(_) => first
-                    .and_then(|first| graph.sequence(first))
-                    .unwrap_or_default()
-                    .iter()
-                    .filter_map(|pair| match graph.sequence(*pair)? {
-                        [key, value] => Some((*key, *value)),
-                        _ => None,
-                    })
-                    .collect(),
-                None => Vec::new(),
-            };
-            let pairs = match pairs.is_empty() {
-                true => Cow::Borrowed(object.pairs.as_slice()),
-                false => {
-                    pairs.extend_from_slice(&object.pairs);
-                    Cow::Owned(last_of_each(graph, &pairs).unwrap_or(pairs))
-                }
-            };
-            Shape::Mapping(pairs, object.state)
+        _ if is_mapping(module, name) => {
+            let given = given_pairs(name, args).map(|given| match graph.node(given) {
+                Node::Dict(pairs) => pairs.as_slice(),
+                _ => graph.given.get(&given).map(Vec::as_slice).unwrap_or_default(),
+            });
+            match given.filter(|given| !given.is_empty()) {
+                None => Shape::Mapping(&object.pairs, object.state),
+                Some(given) if object.pairs.is_empty() => Shape::Mapping(given, object.state),
+                // Nothing writes both; put together anew whenever it is looked at, it would cost its length each time.
+                Some(_) => Shape::Object(object),
+            }
         }
         ("builtins", "set" | "frozenset" | "list" | "tuple")
         | ("torch", "Size")
         | ("collections", "deque")
         | ("torch.jit._pickle", "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist" | "build_complexlist") => {
-            let items = match args.first().map(|first| graph.node(*first)) {
+            let given = match args.first().map(|first| graph.node(*first)) {
                 Some(Node::Set(items)) => items.as_slice(),
                 Some(_) => args.first().and_then(|first| graph.sequence(*first)).unwrap_or_default(),
                 None => &[],
             };
-            match object.items.is_empty() {
-                true => Shape::Sequence(Cow::Borrowed(items)),
-                false => Shape::Sequence(items.iter().chain(&object.items).copied().collect()),
+            match (given, object.items.as_slice()) {
+                (given, []) => Shape::Sequence(given),
+                ([], items) => Shape::Sequence(items),
+                _ => Shape::Object(object),
             }
         }
         ("torch.jit._pickle", "restore_type_tag") => match args.first().map(|first| (graph.node(*first), *first)) {
@@ -91,6 +76,22 @@ fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
         },
         _ => Shape::Object(object),
     }
+}
+
+/// Whether a call of this makes a dict.
+fn is_mapping(module: &str, name: &str) -> bool {
+    matches!((modern(module), name), ("collections", "OrderedDict" | "defaultdict" | "Counter") | ("builtins", "dict"))
+}
+
+/// What such a call is given to begin with: a dict, or the list of pairs that Python 2 hands an OrderedDict.
+fn given_pairs(name: &str, args: &[Id]) -> Option<Id> {
+    args.first().filter(|_| name != "defaultdict").copied()
+}
+
+/// The sequence of pairs of which a call makes a dict.
+pub(super) fn sequence_of_pairs(graph: &Graph, id: Id) -> Option<Id> {
+    let (module, name, args) = graph.call(id)?;
+    given_pairs(name, args).filter(|given| is_mapping(module, name) && graph.sequence(*given).is_some())
 }
 
 /// Writes values as JSON text, within a budget.
@@ -152,10 +153,10 @@ impl<'a> Writer<'a> {
             return;
         }
         match shape(self.graph, id) {
-            Shape::Sequence(items) => self.list(&items, deeper),
+            Shape::Sequence(items) => self.list(items, deeper),
             Shape::Mapping(pairs, _) => {
                 self.put("{");
-                self.pairs(&pairs, true, deeper);
+                self.pairs(pairs, true, deeper);
                 self.put("}");
             }
             Shape::Object(object) => self.object(object, deeper),

@@ -53,7 +53,7 @@ pub(super) fn run(source: &Arc<Source>, start: u64, end: u64) -> Result<Graph> {
         Ok(root) => {
             let Machine { reader, nodes, items, objects, text, globals, persistent, .. } = machine;
             let end = reader.position();
-            let mut graph = Graph { source: Arc::clone(source), nodes, items, objects, text, globals, persistent, root, end };
+            let mut graph = Graph { source: Arc::clone(source), nodes, items, objects, text, globals, persistent, given: HashMap::new(), root, end };
             super::keys::keep_last(&mut graph);
             Ok(graph)
         }

@@ -104,7 +104,7 @@ fn object_children(graph: &Graph, object: &Object) -> Vec<Child> {
 /// The attributes in a state: a dict, or a pair of one and of slots.
 fn state_children(graph: &Graph, state: Id) -> Vec<Child> {
     match (shape(graph, state), graph.tuple(state)) {
-        (Shape::Mapping(pairs, _), _) => attributes(graph, &pairs),
+        (Shape::Mapping(pairs, _), _) => attributes(graph, pairs),
         (_, Some([dict, slots])) if is_dict_or_none(graph, *dict) && is_dict_or_none(graph, *slots) => {
             [*dict, *slots].into_iter().flat_map(|part| if let Node::Dict(pairs) = graph.node(part) { attributes(graph, pairs) } else { Vec::new() }).collect()
         }
