@@ -7,6 +7,7 @@
 
 use super::text::{integer, str_of};
 use super::{Graph, Id, Node, Object};
+use crate::json;
 
 /// Deepest nesting that is written.
 const DEPTH: u32 = 100;
@@ -127,19 +128,16 @@ impl<'a> Writer<'a> {
         self.put("{\"__opaque__\": \"left out\"}");
     }
 
-    fn string(&mut self, bytes: &[u8]) {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => self.put(&serde_json::Value::from(text).to_string()),
-            Err(_) => {
-                let text = format!("{{\"base64\": \"{}\"}}", base64(bytes));
-                self.put(&text);
-            }
-        }
+    /// Writes what one of the functions of this program's JSON does.
+    fn with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.out.len();
+        write(&mut self.out);
+        self.left = self.left.saturating_sub(self.out.len().saturating_sub(before));
     }
 
     fn key(&mut self, key: Id) {
         let text = str_of(self.graph, key);
-        self.put(&serde_json::Value::from(String::from_utf8_lossy(&text)).to_string());
+        self.with(|out| json::string(out, &String::from_utf8_lossy(&text)));
         self.put(": ");
     }
 
@@ -223,7 +221,7 @@ impl<'a> Writer<'a> {
 
     fn callee(&mut self, id: Id, depth: u32) {
         match self.graph.global(id) {
-            Some((module, name)) => self.put(&serde_json::Value::from(dotted(module, name)).to_string()),
+            Some((module, name)) => self.with(|out| json::string(out, &dotted(module, name))),
             None => self.write(id, depth),
         }
     }
@@ -231,7 +229,7 @@ impl<'a> Writer<'a> {
     fn leaf(&mut self, id: Id, depth: u32) {
         match self.graph.node(id) {
             Node::Bool(value) => self.put(if *value { "true" } else { "false" }),
-            Node::Float(value) => self.put(&float(*value)),
+            Node::Float(value) => self.with(|out| json::float(out, *value)),
             Node::Int(_) | Node::Long(_) | Node::Decimal(_) => match integer(self.graph, id) {
                 Some(digits) => self.put(&digits),
                 None => self.hexadecimal(id),
@@ -242,7 +240,7 @@ impl<'a> Writer<'a> {
                     return;
                 }
                 match self.graph.bytes(*run, run.len()) {
-                    Ok(bytes) => self.string(&bytes),
+                    Ok(bytes) => self.with(|out| json::bytes(out, &bytes)),
                     Err(_) => self.leave_out(),
                 }
             }
@@ -267,7 +265,7 @@ impl<'a> Writer<'a> {
             // Digits of protocol 0, as they are.
             Node::Decimal(run) if run.len() <= self.left as u64 => match self.graph.bytes(*run, run.len()) {
                 Ok(digits) => {
-                    self.string(&digits);
+                    self.with(|out| json::bytes(out, &digits));
                     return;
                 }
                 Err(_) => None,
@@ -302,30 +300,6 @@ pub(in crate::formats) fn dotted(module: &str, name: &str) -> String {
         "" => name.to_string(),
         module => format!("{module}.{name}"),
     }
-}
-
-/// A float as this program's JSON has it.
-pub(in crate::formats) fn float(value: f64) -> String {
-    match value {
-        _ if value.is_nan() => "\"NaN\"".to_string(),
-        f64::INFINITY => "\"Infinity\"".to_string(),
-        f64::NEG_INFINITY => "\"-Infinity\"".to_string(),
-        _ => format!("{value:?}"),
-    }
-}
-
-/// Base64 (RFC 4648, with padding).
-pub(in crate::formats) fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for group in bytes.chunks(3) {
-        let word = group.iter().zip([16, 8, 0]).fold(0_u32, |word, (byte, shift)| word | u32::from(*byte) << shift);
-        for (place, shift) in [18, 12, 6, 0].into_iter().enumerate() {
-            let digit = DIGITS.get((word >> shift & 63) as usize).copied().unwrap_or(b'=');
-            out.push(if place <= group.len() { digit } else { b'=' }.into());
-        }
-    }
-    out
 }
 
 #[cfg(test)]
