@@ -1100,3 +1100,22 @@ fn millions_of_references_to_one_value_in_a_few_kilobytes() {
         assert!(result.is_ok() && peak < 100 << 20, "{what}: {peak} bytes held, {result:?}");
     }
 }
+
+#[test]
+fn what_many_objects_are_given_is_looked_through_once() {
+    let many = 50_000_u32;
+    let keys: Vec<u8> = (0..many).flat_map(|key| [&b"J"[..], &key.to_le_bytes(), b"N"].concat()).collect();
+    let nones = b"N".repeat(many as usize);
+    for (what, given, object) in [
+        ("a state", [&b"}("[..], &keys, b"u"].concat(), &b"h\0)Rh\x01b"[..]),
+        ("arguments", [&b"("[..], &nones, b"t"].concat(), b"h\0h\x01R"),
+        ("a list", [&b"]("[..], &nones, b"e\x85"].concat(), b"c__builtin__\nset\nh\x01R"),
+        ("keywords", [&b"}("[..], &keys, b"u"].concat(), b"h\0)h\x01\x92"),
+    ] {
+        let start = Clock::start();
+        let pickle = [&b"\x80\x02cos\nf\nq\x000"[..], &given, b"q\x010](", &object.repeat(many as usize), b"e."].concat();
+        let result = open_bytes("x", pickle).map(|_| ());
+        println!("{what}: {:?}", start.elapsed());
+        assert!(result.is_ok() && start.elapsed() < TIME, "{what}: {:?}, {result:?}", start.elapsed());
+    }
+}

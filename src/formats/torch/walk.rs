@@ -98,6 +98,18 @@ fn children(graph: &Graph, id: Id) -> Children<'_> {
     }
 }
 
+/// The children of a value as far as they matter to whether it holds a tensor: of an object, what it was given, each a child itself, so that what many
+/// objects were given is looked through once.
+fn parts(graph: &Graph, id: Id) -> Children<'_> {
+    let Some(object) = graph.object(id).filter(|_| rebuild::role(graph, id) == Role::Plain) else { return children(graph, id) };
+    let given = [Some(object.args), object.kwargs, object.state];
+    let given = given.into_iter().flatten().map(|id| Child::new(Key::Named("state"), id));
+    if object.items.is_empty() && object.pairs.is_empty() {
+        return Box::new(given);
+    }
+    Box::new(given.chain(of_items(&object.items)).chain(of_pairs(graph, &object.pairs)))
+}
+
 /// The children of an object of a class that is not known.
 fn object_children<'g>(graph: &'g Graph, object: &'g Object) -> Children<'g> {
     let args = graph.tuple(object.args).unwrap_or_default();
@@ -231,7 +243,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                     }
                 } else {
                     self.set(id, Holds::Open);
-                    stack.push((id, children(self.graph(), id)));
+                    stack.push((id, parts(self.graph(), id)));
                 }
             }
             let Some((id, children)) = stack.last_mut() else { break };
