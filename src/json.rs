@@ -58,6 +58,13 @@ pub(crate) fn base64(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+/// What is written, as a string.
+pub(crate) fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut out = Vec::new();
+    write(&mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
 /// Writes formatted text.
 pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     // Writing to a Vec cannot fail.

@@ -113,7 +113,7 @@ impl Views {
     /// The views that a comma-separated list names: `raw,npy,as/f32,metadata`; `as` stands for all of `as/`.
     ///
     /// # Errors
-    /// A name that is no view.
+    /// A name that is no view, or no name at all.
     pub fn parse(list: &str) -> Result<Self, String> {
         let mut views = Self { tensors: 0, metadata: false, tokenizer: false, config: false, source: false };
         for name in list.split([',', ':']).map(|name| name.trim().trim_end_matches('/')).filter(|name| !name.is_empty()) {
@@ -133,6 +133,9 @@ impl Views {
                     }
                 },
             }
+        }
+        if views.tensors == 0 && !(views.metadata || views.tokenizer || views.config || views.source) {
+            return Err("expected a list of views, found an empty one".to_string());
         }
         Ok(views)
     }

@@ -1001,13 +1001,19 @@ fn deflated_pickle(pickle: &[u8]) -> Vec<u8> {
 fn pickles_that_deflate_made_a_thousand_times_smaller() {
     let start = Clock::start();
     for (what, head, unit, count, end, limit) in [
-        ("opcodes", &b"\x80\x04]"[..], &b"K\x01\x94a"[..], 16_000_000, &b"."[..], "opcodes"),
-        ("copies of one value", b"K\x01", b"2", 60_000_000, b".", "opcodes"),
+        ("opcodes", &b"N"[..], &b"\x80\x04"[..], 16_000_000, &b"."[..], "opcodes"),
+        ("items one by one", b"\x80\x04]", b"K\x01\x94a", 16_000_000, b".", "values"),
+        ("copies of one value", b"K\x01", b"2", 60_000_000, b".", "values"),
         ("empty strings", b"(", b"X\0\0\0\0", 15_000_000, b"l.", "values"),
-        ("short strings", b"(", b"X\x0f\0\0\0aaaaaaaaaaaaaaa\x94", 4_000_000, b"l.", "short strings"),
+        ("short strings", b"(", b"X\x1e\0\0\0aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\x94", 2_000_000, b"l.", "short strings"),
         ("long strings", b"(", &[&b"X\0\x08\0\0"[..], &[b'a'; 2048]].concat(), 40_000, b"l.", "short strings"),
         ("calls", b"cos\nf\nq\0(", b"h\0)R", 8_000_000, b"l.", "values"),
         ("lists", b"(", b"]K\x01a", 8_000_000, b"l.", "values"),
+        ("references of a list", b"](", b"N", 8_000_000, b"e.", "values"),
+        ("references of a tuple", b"(", b"N", 8_000_000, b"t.", "values"),
+        ("references of a dict", b"}(", b"N", 8_000_000, b"u.", "values"),
+        ("references of the memo", b"N", b"\x94", 8_000_000, b".", "values"),
+        ("marks", b"", b"(", 8_000_000, b"N.", "values"),
         ("long lines", b"", &[&b"I"[..], &[b'0'; 60_000], b"1\n0"].concat(), 3000, b"N.", "opcodes"),
         ("names", b"", &[&b"c"[..], &[b'a'; 60_000], b"\nb\n0"].concat(), 3000, b"N.", "opcodes"),
     ] {
@@ -1061,7 +1067,55 @@ fn a_pickled_dict_of_too_many_keys_is_refused_before_anything_is_made_of_it() {
 
 #[test]
 fn a_dict_of_one_key_a_hundred_thousand_times_in_a_hundred_thousand_places() {
-    let pairs = b"X\x01\0\0\0aK\x01".repeat(100_000);
-    let fs = accepted("x", [&b"\x80\x02}q\0("[..], &pairs, b"u0](", &b"h\0".repeat(100_000), b"e."].concat());
+    let many = 100_000;
+    let pair = &b"X\x01\0\0\0aK\x01"[..];
+    for (what, dict) in [
+        ("a dict", [&b"}q\0("[..], &pair.repeat(many), b"u"].concat()),
+        ("a list that an OrderedDict is made of", [&b"ccollections\nOrderedDict\n]("[..], &[pair, b"\x86"].concat().repeat(many), b"e\x85Rq\0"].concat()),
+        ("a tuple that a Counter is made of", [&b"ccollections\nCounter\n("[..], &[pair, b"\x86"].concat().repeat(many), b"t\x85Rq\0"].concat()),
+    ] {
+        let fs = accepted("x", [&b"\x80\x02"[..], &dict, b"0](", &b"h\0".repeat(many), b"e."].concat());
+        assert!(read(&fs, "metadata.json").unwrap().ends_with(b"{\"a\": 1}]}\n}\n"), "{what}");
+    }
+    // As many dicts, each made of the same list.
+    let pairs = [pair, b"\x86"].concat().repeat(many);
+    let fs = accepted("x", [&b"\x80\x02ccollections\nOrderedDict\nq\0]("[..], &pairs, b"e\x85q\x0100](", &b"h\0h\x01R".repeat(many), b"e."].concat());
     assert!(read(&fs, "metadata.json").unwrap().ends_with(b"{\"a\": 1}]}\n}\n"));
+}
+
+/// A byte of the stream refers to a value; what refers is neither made longer when it is looked through, nor free.
+#[test]
+fn millions_of_references_to_one_value_in_a_few_kilobytes() {
+    for (what, head, end) in [
+        ("a list", &b"\x80\x02]("[..], &b"e."[..]),
+        ("a list beside a tensor's", b"\x80\x02](](", b"eNe."),
+        ("a tuple", b"\x80\x02(", b"t."),
+        ("a dict of one key", b"\x80\x02}(", b"u."),
+        ("a call's arguments", b"\x80\x02cos\nf\n(", b"tR."),
+    ] {
+        let bytes = deflated_pickle(&[head, &b"N".repeat(2_000_000), end].concat());
+        assert!(bytes.len() < 8000, "{what}: {} bytes", bytes.len());
+        let (result, peak, _) = measured(|| open_bytes("x", bytes).map(|_| ()));
+        println!("{what}: {peak} bytes held");
+        assert!(result.is_ok() && peak < 100 << 20, "{what}: {peak} bytes held, {result:?}");
+    }
+}
+
+#[test]
+fn what_many_objects_are_given_is_looked_through_once() {
+    let many = 50_000_u32;
+    let keys: Vec<u8> = (0..many).flat_map(|key| [&b"J"[..], &key.to_le_bytes(), b"N"].concat()).collect();
+    let nones = b"N".repeat(many as usize);
+    for (what, given, object) in [
+        ("a state", [&b"}("[..], &keys, b"u"].concat(), &b"h\0)Rh\x01b"[..]),
+        ("arguments", [&b"("[..], &nones, b"t"].concat(), b"h\0h\x01R"),
+        ("a list", [&b"]("[..], &nones, b"e\x85"].concat(), b"c__builtin__\nset\nh\x01R"),
+        ("keywords", [&b"}("[..], &keys, b"u"].concat(), b"h\0)h\x01\x92"),
+    ] {
+        let start = Clock::start();
+        let pickle = [&b"\x80\x02cos\nf\nq\x000"[..], &given, b"q\x010](", &object.repeat(many as usize), b"e."].concat();
+        let result = open_bytes("x", pickle).map(|_| ());
+        println!("{what}: {:?}", start.elapsed());
+        assert!(result.is_ok() && start.elapsed() < TIME, "{what}: {:?}, {result:?}", start.elapsed());
+    }
 }

@@ -588,16 +588,13 @@ fn value(json: Json) -> Value {
 fn float(value: f64) -> Json {
     match serde_json::Number::from_f64(value) {
         Some(number) => Json::Number(number),
-        None if value.is_nan() => json!("NaN"),
-        None if value > 0.0 => json!("Infinity"),
-        None => json!("-Infinity"),
+        // NaN and infinities by their names.
+        None => serde_json::from_str(&crate::json::text(|out| crate::json::float(out, value))).unwrap_or_default(),
     }
 }
 
 fn base64(bytes: &[u8]) -> Json {
-    let mut text = Vec::new();
-    crate::json::base64(&mut text, bytes);
-    json!({"base64": String::from_utf8_lossy(&text)})
+    json!({"base64": crate::json::text(|out| crate::json::base64(out, bytes))})
 }
 
 /// Runs of bytes that follow each other.

@@ -13,6 +13,7 @@ mod machine;
 pub(super) mod text;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -101,6 +102,8 @@ pub(super) struct Graph {
     text: Vec<u8>,
     globals: Vec<(String, String)>,
     persistent: Vec<Id>,
+    /// The pairs of lists and tuples of which a call makes a dict, as Python keeps them.
+    given: HashMap<Id, Vec<(Id, Id)>>,
     root: Id,
     end: u64,
 }

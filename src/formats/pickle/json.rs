@@ -5,11 +5,9 @@
 //! An integer of any size that Python itself would write in decimal is a JSON number; a larger one is a string of hexadecimal digits. NaN and infinities are
 //! strings, as everywhere in this program's JSON.
 
-use std::borrow::Cow;
-
-use super::keys::last_of_each;
 use super::text::{integer, str_of};
 use super::{Graph, Id, Node, Object};
+use crate::json;
 
 /// Deepest nesting that is written.
 const DEPTH: u32 = 100;
@@ -17,18 +15,18 @@ const DEPTH: u32 = 100;
 /// What a value is made of, seen through the calls that make plain containers.
 pub(in crate::formats) enum Shape<'g> {
     Leaf,
-    Sequence(Cow<'g, [Id]>),
+    Sequence(&'g [Id]),
     /// Keys and values, and the attributes of the dict itself.
-    Mapping(Cow<'g, [(Id, Id)]>, Option<Id>),
+    Mapping(&'g [(Id, Id)], Option<Id>),
     Object(&'g Object),
 }
 
 /// What a value is made of.
 pub(in crate::formats) fn shape(graph: &Graph, id: Id) -> Shape<'_> {
     match graph.node(id) {
-        Node::Tuple(..) | Node::List(_) => Shape::Sequence(Cow::Borrowed(graph.sequence(id).unwrap_or_default())),
-        Node::Set(items) => Shape::Sequence(Cow::Borrowed(items)),
-        Node::Dict(pairs) => Shape::Mapping(Cow::Borrowed(pairs), None),
+        Node::Tuple(..) | Node::List(_) => Shape::Sequence(graph.sequence(id).unwrap_or_default()),
+        Node::Set(items) => Shape::Sequence(items),
+        Node::Dict(pairs) => Shape::Mapping(pairs, None),
         Node::Object(_) => graph.object(id).map_or(Shape::Leaf, |object| called(graph, id, object)),
         _ => Shape::Leaf,
     }
@@ -46,43 +44,31 @@ pub(in crate::formats) fn modern(module: &str) -> &str {
 fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
     let Some((module, name, args)) = graph.call(id) else { return Shape::Object(object) };
     match (modern(module), name) {
-        ("collections", "OrderedDict" | "defaultdict" | "Counter") | ("builtins", "dict") => {
-            // Python 2 hands an OrderedDict its items as a list of pairs.
-            let first = args.first().filter(|_| name != "defaultdict").copied();
-            let mut pairs: Vec<(Id, Id)> = match first.map(|first| graph.node(first)) {
-                Some(Node::Dict(pairs)) => pairs.clone(),
-                Some(_) => first
-                    .and_then(|first| graph.sequence(first))
-                    .unwrap_or_default()
-                    .iter()
-                    .filter_map(|pair| match graph.sequence(*pair)? {
-                        [key, value] => Some((*key, *value)),
-                        _ => None,
-                    })
-                    .collect(),
-                None => Vec::new(),
-            };
-            let pairs = match pairs.is_empty() {
-                true => Cow::Borrowed(object.pairs.as_slice()),
-                false => {
-                    pairs.extend_from_slice(&object.pairs);
-                    Cow::Owned(last_of_each(graph, &pairs).unwrap_or(pairs))
-                }
-            };
-            Shape::Mapping(pairs, object.state)
+        _ if is_mapping(module, name) => {
+            let given = given_pairs(name, args).map(|given| match graph.node(given) {
+                Node::Dict(pairs) => pairs.as_slice(),
+                _ => graph.given.get(&given).map(Vec::as_slice).unwrap_or_default(),
+            });
+            match given.filter(|given| !given.is_empty()) {
+                None => Shape::Mapping(&object.pairs, object.state),
+                Some(given) if object.pairs.is_empty() => Shape::Mapping(given, object.state),
+                // Nothing writes both; put together anew whenever it is looked at, it would cost its length each time.
+                Some(_) => Shape::Object(object),
+            }
         }
         ("builtins", "set" | "frozenset" | "list" | "tuple")
         | ("torch", "Size")
         | ("collections", "deque")
         | ("torch.jit._pickle", "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist" | "build_complexlist") => {
-            let items = match args.first().map(|first| graph.node(*first)) {
+            let given = match args.first().map(|first| graph.node(*first)) {
                 Some(Node::Set(items)) => items.as_slice(),
                 Some(_) => args.first().and_then(|first| graph.sequence(*first)).unwrap_or_default(),
                 None => &[],
             };
-            match object.items.is_empty() {
-                true => Shape::Sequence(Cow::Borrowed(items)),
-                false => Shape::Sequence(items.iter().chain(&object.items).copied().collect()),
+            match (given, object.items.as_slice()) {
+                (given, []) => Shape::Sequence(given),
+                ([], items) => Shape::Sequence(items),
+                _ => Shape::Object(object),
             }
         }
         ("torch.jit._pickle", "restore_type_tag") => match args.first().map(|first| (graph.node(*first), *first)) {
@@ -91,6 +77,22 @@ fn called<'g>(graph: &'g Graph, id: Id, object: &'g Object) -> Shape<'g> {
         },
         _ => Shape::Object(object),
     }
+}
+
+/// Whether a call of this makes a dict.
+fn is_mapping(module: &str, name: &str) -> bool {
+    matches!((modern(module), name), ("collections", "OrderedDict" | "defaultdict" | "Counter") | ("builtins", "dict"))
+}
+
+/// What such a call is given to begin with: a dict, or the list of pairs that Python 2 hands an OrderedDict.
+fn given_pairs(name: &str, args: &[Id]) -> Option<Id> {
+    args.first().filter(|_| name != "defaultdict").copied()
+}
+
+/// The sequence of pairs of which a call makes a dict.
+pub(super) fn sequence_of_pairs(graph: &Graph, id: Id) -> Option<Id> {
+    let (module, name, args) = graph.call(id)?;
+    given_pairs(name, args).filter(|given| is_mapping(module, name) && graph.sequence(*given).is_some())
 }
 
 /// Writes values as JSON text, within a budget.
@@ -126,19 +128,16 @@ impl<'a> Writer<'a> {
         self.put("{\"__opaque__\": \"left out\"}");
     }
 
-    fn string(&mut self, bytes: &[u8]) {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => self.put(&serde_json::Value::from(text).to_string()),
-            Err(_) => {
-                let text = format!("{{\"base64\": \"{}\"}}", base64(bytes));
-                self.put(&text);
-            }
-        }
+    /// Writes what one of the functions of this program's JSON does.
+    fn with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.out.len();
+        write(&mut self.out);
+        self.left = self.left.saturating_sub(self.out.len().saturating_sub(before));
     }
 
     fn key(&mut self, key: Id) {
         let text = str_of(self.graph, key);
-        self.put(&serde_json::Value::from(String::from_utf8_lossy(&text)).to_string());
+        self.with(|out| json::string(out, &String::from_utf8_lossy(&text)));
         self.put(": ");
     }
 
@@ -152,10 +151,10 @@ impl<'a> Writer<'a> {
             return;
         }
         match shape(self.graph, id) {
-            Shape::Sequence(items) => self.list(&items, deeper),
+            Shape::Sequence(items) => self.list(items, deeper),
             Shape::Mapping(pairs, _) => {
                 self.put("{");
-                self.pairs(&pairs, true, deeper);
+                self.pairs(pairs, true, deeper);
                 self.put("}");
             }
             Shape::Object(object) => self.object(object, deeper),
@@ -222,7 +221,7 @@ impl<'a> Writer<'a> {
 
     fn callee(&mut self, id: Id, depth: u32) {
         match self.graph.global(id) {
-            Some((module, name)) => self.put(&serde_json::Value::from(dotted(module, name)).to_string()),
+            Some((module, name)) => self.with(|out| json::string(out, &dotted(module, name))),
             None => self.write(id, depth),
         }
     }
@@ -230,7 +229,7 @@ impl<'a> Writer<'a> {
     fn leaf(&mut self, id: Id, depth: u32) {
         match self.graph.node(id) {
             Node::Bool(value) => self.put(if *value { "true" } else { "false" }),
-            Node::Float(value) => self.put(&float(*value)),
+            Node::Float(value) => self.with(|out| json::float(out, *value)),
             Node::Int(_) | Node::Long(_) | Node::Decimal(_) => match integer(self.graph, id) {
                 Some(digits) => self.put(&digits),
                 None => self.hexadecimal(id),
@@ -241,7 +240,7 @@ impl<'a> Writer<'a> {
                     return;
                 }
                 match self.graph.bytes(*run, run.len()) {
-                    Ok(bytes) => self.string(&bytes),
+                    Ok(bytes) => self.with(|out| json::bytes(out, &bytes)),
                     Err(_) => self.leave_out(),
                 }
             }
@@ -266,7 +265,7 @@ impl<'a> Writer<'a> {
             // Digits of protocol 0, as they are.
             Node::Decimal(run) if run.len() <= self.left as u64 => match self.graph.bytes(*run, run.len()) {
                 Ok(digits) => {
-                    self.string(&digits);
+                    self.with(|out| json::bytes(out, &digits));
                     return;
                 }
                 Err(_) => None,
@@ -301,30 +300,6 @@ pub(in crate::formats) fn dotted(module: &str, name: &str) -> String {
         "" => name.to_string(),
         module => format!("{module}.{name}"),
     }
-}
-
-/// A float as this program's JSON has it.
-pub(in crate::formats) fn float(value: f64) -> String {
-    match value {
-        _ if value.is_nan() => "\"NaN\"".to_string(),
-        f64::INFINITY => "\"Infinity\"".to_string(),
-        f64::NEG_INFINITY => "\"-Infinity\"".to_string(),
-        _ => format!("{value:?}"),
-    }
-}
-
-/// Base64 (RFC 4648, with padding).
-pub(in crate::formats) fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for group in bytes.chunks(3) {
-        let word = group.iter().zip([16, 8, 0]).fold(0_u32, |word, (byte, shift)| word | u32::from(*byte) << shift);
-        for (place, shift) in [18, 12, 6, 0].into_iter().enumerate() {
-            let digit = DIGITS.get((word >> shift & 63) as usize).copied().unwrap_or(b'=');
-            out.push(if place <= group.len() { digit } else { b'=' }.into());
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 
+use super::json::sequence_of_pairs;
 use super::{Graph, Id, Node};
 
 /// Dicts up to this size are compared pair by pair.
@@ -25,7 +26,7 @@ impl<'g> Key<'g> {
     }
 }
 
-/// Makes every dict of a graph what Python would keep of it, once, so that nothing that looks at it later has to.
+/// Makes every dict of a graph, and every list of which a call makes one, what Python would keep of it, once, so that nothing that looks at it later has to.
 pub(super) fn keep_last(graph: &mut Graph) {
     for index in 0..graph.nodes.len() {
         let Some(Node::Dict(pairs)) = graph.nodes.get(index) else { continue };
@@ -40,10 +41,18 @@ pub(super) fn keep_last(graph: &mut Graph) {
             object.pairs = kept;
         }
     }
+    for id in 0..Id::try_from(graph.nodes.len()).unwrap_or(Id::MAX) {
+        let Some(given) = sequence_of_pairs(graph, id).filter(|given| !graph.given.contains_key(given)) else { continue };
+        let items = graph.sequence(given).unwrap_or_default();
+        let pairs: Vec<(Id, Id)> =
+            items.iter().filter_map(|pair| if let [key, value] = graph.sequence(*pair)? { Some((*key, *value)) } else { None }).collect();
+        let pairs = last_of_each(graph, &pairs).unwrap_or(pairs);
+        graph.given.insert(given, pairs);
+    }
 }
 
 /// Pairs as Python keeps them: of a key that is set twice, the first place and the last value. `None` if there is no such key.
-pub(super) fn last_of_each(graph: &Graph, pairs: &[(Id, Id)]) -> Option<Vec<(Id, Id)>> {
+fn last_of_each(graph: &Graph, pairs: &[(Id, Id)]) -> Option<Vec<(Id, Id)>> {
     let keys = || pairs.iter().map(|(key, _)| Key::of(graph, *key));
     if pairs.len() <= FEW {
         let twice = keys().enumerate().any(|(i, key)| key.is_some() && keys().take(i).any(|before| before == key));

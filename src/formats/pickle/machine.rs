@@ -53,7 +53,7 @@ pub(super) fn run(source: &Arc<Source>, start: u64, end: u64) -> Result<Graph> {
         Ok(root) => {
             let Machine { reader, nodes, items, objects, text, globals, persistent, .. } = machine;
             let end = reader.position();
-            let mut graph = Graph { source: Arc::clone(source), nodes, items, objects, text, globals, persistent, root, end };
+            let mut graph = Graph { source: Arc::clone(source), nodes, items, objects, text, globals, persistent, given: HashMap::new(), root, end };
             super::keys::keep_last(&mut graph);
             Ok(graph)
         }
@@ -168,6 +168,7 @@ impl<'a> Machine<'a> {
                 if len > left { Err(Halt::Stop(Stop::End { needed: len, left })) } else { Ok(()) }
             }
             b'(' => {
+                self.budget.references(2)?;
                 self.marks.push(self.stack.len());
                 Ok(())
             }
@@ -181,8 +182,7 @@ impl<'a> Machine<'a> {
             b'1' => self.pop_mark().map(drop),
             b'2' => {
                 let top = self.top()?;
-                self.stack.push(top);
-                Ok(())
+                self.lay(top)
             }
             // Plain values.
             b'N' => self.shared(0, Node::None),
@@ -266,24 +266,27 @@ impl<'a> Machine<'a> {
             0x87 => self.small_tuple(3),
             b'l' => {
                 let items = self.pop_mark()?;
+                self.budget.references(items.len())?;
                 self.push(Node::List(items))
             }
             b'd' => {
                 let items = self.pop_mark()?;
+                self.budget.references(items.len())?;
                 let pairs = pairs(&items)?;
                 self.push(Node::Dict(pairs))
             }
             0x91 => {
                 let items = self.pop_mark()?;
+                self.budget.references(items.len())?;
                 self.push(Node::Set(items))
             }
             b'a' => {
                 let item = self.pop()?;
                 self.append(&[item])
             }
-            b'e' => {
+            b'e' | 0x90 => {
                 let items = self.pop_mark()?;
-                self.append(&items)
+                self.extend(items)
             }
             b's' => {
                 let (value, key) = (self.pop()?, self.pop()?);
@@ -293,10 +296,6 @@ impl<'a> Machine<'a> {
                 let items = self.pop_mark()?;
                 let (pairs, rest) = items.as_chunks();
                 if rest.is_empty() { self.set_items(pairs) } else { wrong("a key without a value") }
-            }
-            0x90 => {
-                let items = self.pop_mark()?;
-                self.append(&items)
             }
             // Memo.
             b'p' => {
@@ -330,14 +329,12 @@ impl<'a> Machine<'a> {
             // What would be imported and called.
             b'c' => {
                 let global = self.global_lines()?;
-                self.stack.push(global);
-                Ok(())
+                self.lay(global)
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let global = self.global_of(module, name)?;
-                self.stack.push(global);
-                Ok(())
+                self.lay(global)
             }
             b'R' | 0x81 => {
                 let (args, callee) = (self.pop()?, self.pop()?);
@@ -415,14 +412,19 @@ impl<'a> Machine<'a> {
                 id
             }
         };
+        self.lay(id)
+    }
+
+    /// Puts a value on the stack.
+    fn lay(&mut self, id: Id) -> Step<()> {
+        self.budget.references(1)?;
         self.stack.push(id);
         Ok(())
     }
 
     fn push(&mut self, node: Node) -> Step<()> {
         let id = self.add(node)?;
-        self.stack.push(id);
-        Ok(())
+        self.lay(id)
     }
 
     fn floor(&self) -> usize {
@@ -453,6 +455,7 @@ impl<'a> Machine<'a> {
     fn tuple(&mut self, items: &[Id]) -> Step<()> {
         let start = u32::try_from(self.items.len()).ok();
         let (Some(start), Ok(len)) = (start, u32::try_from(items.len())) else { return Err(Halt::Limit("its pickle's tuples are too long".to_string())) };
+        self.budget.references(items.len())?;
         self.items.extend_from_slice(items);
         self.push(Node::Tuple(start, len))
     }
@@ -465,7 +468,21 @@ impl<'a> Machine<'a> {
         self.tuple(items.get(..len).unwrap_or_default())
     }
 
+    /// Appends many items at once; the first of a list become it as they are.
+    fn extend(&mut self, items: Vec<Id>) -> Step<()> {
+        let target = self.top()?;
+        match self.nodes.get_mut(target as usize) {
+            Some(Node::List(list) | Node::Set(list)) if list.is_empty() => {
+                self.budget.references(items.len())?;
+                *list = items;
+                Ok(())
+            }
+            _ => self.append(&items),
+        }
+    }
+
     fn append(&mut self, items: &[Id]) -> Step<()> {
+        self.budget.references(items.len())?;
         let target = self.top()?;
         match self.nodes.get_mut(target as usize) {
             Some(Node::List(list) | Node::Set(list)) => list.extend_from_slice(items),
@@ -478,6 +495,7 @@ impl<'a> Machine<'a> {
     }
 
     fn set_items(&mut self, pairs: &[[Id; 2]]) -> Step<()> {
+        self.budget.references(pairs.len().saturating_mul(2))?;
         let target = self.top()?;
         let pairs = pairs.iter().map(|[key, value]| (*key, *value));
         match self.nodes.get_mut(target as usize) {
@@ -495,8 +513,13 @@ impl<'a> Machine<'a> {
         let len = self.memo.len();
         match self.memo.get_mut(index as usize) {
             Some(entry) => *entry = top,
-            None if index as usize == len => self.memo.push(top),
+            None if index as usize == len => {
+                self.budget.references(1)?;
+                self.memo.push(top);
+            }
             None => {
+                // An entry of a hash map.
+                self.budget.references(4)?;
                 self.sparse_memo.insert(index, top);
             }
         }
@@ -505,10 +528,7 @@ impl<'a> Machine<'a> {
 
     fn get(&mut self, index: u32) -> Step<()> {
         match self.memo.get(index as usize).or_else(|| self.sparse_memo.get(&index)) {
-            Some(id) => {
-                self.stack.push(*id);
-                Ok(())
-            }
+            Some(id) => self.lay(*id),
             None => wrong(format!("uses memo entry {index}, which is not set")),
         }
     }
@@ -516,8 +536,7 @@ impl<'a> Machine<'a> {
     fn persistent(&mut self, name: Id) -> Step<()> {
         let id = self.add(Node::Persistent(name))?;
         self.persistent.push(id);
-        self.stack.push(id);
-        Ok(())
+        self.lay(id)
     }
 
     fn object(&mut self, callee: Id, args: Id, kwargs: Option<Id>) -> Step<()> {

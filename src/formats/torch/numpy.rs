@@ -7,12 +7,13 @@ use std::io;
 use std::sync::Arc;
 
 use super::super::npy;
-use super::super::pickle::json::{Writer, float, modern};
+use super::super::pickle::json::{Writer, modern};
 use super::super::pickle::text::latin1;
 use super::super::pickle::{Graph, Id, Node, Run};
 use super::tensor::Bad;
 use crate::catalog::{Order, Spec, product};
 use crate::dtype::DType;
+use crate::json;
 use crate::limits;
 use crate::reader::Endian;
 use crate::recipe::{Elements, Inputs};
@@ -386,7 +387,7 @@ pub(super) fn scalar(graph: &Graph, id: Id) -> Option<String> {
     let [dtype, data] = args else { return None };
     let (dtype, endian, _) = dtype_of(graph, *dtype, 0).ok()?;
     let mut bytes = Payload::of(graph, *data)?.ok()?.read(graph, 64 << 10)?;
-    let opaque = |bytes: &[u8]| Some(format!("{{\"__opaque__\": \"numpy.{dtype}\", \"base64\": \"{}\"}}", super::super::pickle::json::base64(bytes)));
+    let opaque = |bytes: &[u8]| Some(format!("{{\"__opaque__\": \"numpy.{dtype}\", \"base64\": \"{}\"}}", json::text(|out| json::base64(out, bytes))));
     let DType::Native(native) = &dtype else { return opaque(&bytes) };
     if bytes.len() != usize::from(native.bytes) {
         return None;
@@ -402,12 +403,15 @@ pub(super) fn scalar(graph: &Graph, id: Id) -> Option<String> {
     wide.iter_mut().zip(&bytes).for_each(|(to, from)| *to = *from);
     let bits = u64::from_le_bytes(wide);
     Some(match (native.kind, native.bytes) {
-        ('f', 8) => float(f64::from_bits(bits)),
-        ('f', 4) => match f32::from_bits(u32::try_from(bits).ok()?) {
-            value if value.is_finite() => format!("{value:?}"),
-            value => float(value.into()),
-        },
-        ('f', _) => float(half::f16::from_bits(u16::try_from(bits).ok()?).to_f64()),
+        ('f', 8) => json::text(|out| json::float(out, f64::from_bits(bits))),
+        ('f', 4) => {
+            let value = f32::from_bits(u32::try_from(bits).ok()?);
+            json::text(|out| json::float(out, value))
+        }
+        ('f', _) => {
+            let value = half::f16::from_bits(u16::try_from(bits).ok()?).to_f64();
+            json::text(|out| json::float(out, value))
+        }
         ('i', _) => bits.cast_signed().to_string(),
         ('b', _) => (bits != 0).to_string(),
         _ => bits.to_string(),
@@ -426,15 +430,12 @@ pub(super) fn known(graph: &Graph, id: Id) -> Option<String> {
                 Some(index) => format!("{kind}:{index}"),
                 None => kind,
             };
-            Some(serde_json::Value::from(text).to_string())
+            Some(json::text(|out| json::string(out, &text)))
         }
         // Bytes of Python 3 under protocol 2.
         ("_codecs", "encode", _) => {
             let bytes = Payload::of(graph, id)?.ok()?.read(graph, 1 << 20)?;
-            Some(match String::from_utf8(bytes) {
-                Ok(text) => serde_json::Value::from(text).to_string(),
-                Err(e) => format!("{{\"base64\": \"{}\"}}", super::super::pickle::json::base64(e.as_bytes())),
-            })
+            Some(json::text(|out| json::bytes(out, &bytes)))
         }
         ("torch.jit._pickle", "restore_type_tag", [value, ..]) => {
             // What is too long for this is written as the call that it is, within the bounds of everything else.

@@ -22,8 +22,6 @@ const DEPTH: usize = 1000;
 /// How a child's name goes on from its parent's.
 #[derive(Clone, Copy)]
 enum Key {
-    /// The parent's own name.
-    Same,
     Index(usize),
     Value(Id),
     Named(&'static str),
@@ -43,73 +41,106 @@ impl Child {
     fn new(key: Key, id: Id) -> Self {
         Self { key, id, silent: false, is_key: false }
     }
+}
 
-    /// The children that a pair of a dict gives. A key that may hold tensors is one beside its value, under the same name.
-    fn of_pair(graph: &Graph, (key, value): &(Id, Id)) -> impl Iterator<Item = Self> + use<> {
-        let may_hold = matches!(graph.node(*key), Node::Tuple(..) | Node::List(_) | Node::Set(_) | Node::Dict(_) | Node::Object(_) | Node::Persistent(_));
-        let as_key = may_hold.then(|| Self { is_key: true, ..Self::new(Key::Value(*key), *key) });
-        as_key.into_iter().chain([Self::new(Key::Value(*key), *value)])
-    }
+/// The children of a value, one after the other: a list of millions that is looked through takes no more room than one of two.
+type Children<'g> = Box<dyn Iterator<Item = Child> + 'g>;
+
+fn none<'g>() -> Children<'g> {
+    Box::new(std::iter::empty())
+}
+
+fn of_items<'g>(items: &'g [Id]) -> impl Iterator<Item = Child> + use<'g> {
+    items.iter().enumerate().map(|(i, id)| Child::new(Key::Index(i), *id))
+}
+
+/// The children that the pairs of a dict give. A key that may hold tensors is one before its value, under the same name.
+fn of_pairs<'g>(graph: &'g Graph, pairs: &'g [(Id, Id)]) -> impl Iterator<Item = Child> + use<'g> {
+    let mut left = pairs.iter();
+    let mut after_key = None;
+    std::iter::from_fn(move || {
+        if let Some(value) = after_key.take() {
+            return Some(value);
+        }
+        let (key, value) = left.next()?;
+        let value = Child::new(Key::Value(*key), *value);
+        if matches!(graph.node(*key), Node::Tuple(..) | Node::List(_) | Node::Set(_) | Node::Dict(_) | Node::Object(_) | Node::Persistent(_)) {
+            after_key = Some(value);
+            return Some(Child { is_key: true, ..Child::new(Key::Value(*key), *key) });
+        }
+        Some(value)
+    })
 }
 
 /// The children of a value, with the names that they have.
-fn children(graph: &Graph, id: Id) -> Vec<Child> {
+fn children(graph: &Graph, id: Id) -> Children<'_> {
     match rebuild::role(graph, id) {
         Role::Nested => {
             let names = ["buffer", "sizes", "strides", "offsets"];
             let args = graph.call(id).map(|(_, _, args)| args).unwrap_or_default();
-            return names.iter().zip(args).map(|(name, id)| Child::new(Key::Named(name), *id)).collect();
+            return Box::new(names.into_iter().zip(args).map(|(name, id)| Child::new(Key::Named(name), *id)));
         }
         Role::Wrapper => {
-            let args = graph.call(id).map(|(_, _, args)| args).unwrap_or_default();
-            let state = match args.get(3) {
-                // _rebuild_from_type_v2(function, type, arguments, state)
-                Some(state) if rebuild::attributes(graph, id).is_some() => state_children(graph, *state),
-                _ => Vec::new(),
-            };
-            let inner = args.get(2).filter(|_| rebuild::attributes(graph, id).is_some()).and_then(|args| graph.sequence(*args)).unwrap_or_default();
-            return inner.iter().enumerate().map(|(i, id)| Child::new(Key::Index(i), *id)).chain(state).collect();
+            // _rebuild_from_type_v2(function, type, arguments, state)
+            let args = graph.call(id).map(|(_, _, args)| args).filter(|_| rebuild::attributes(graph, id).is_some()).unwrap_or_default();
+            let inner = args.get(2).and_then(|args| graph.sequence(*args)).unwrap_or_default();
+            return Box::new(of_items(inner).chain(args.get(3).map_or_else(none, |state| state_children(graph, *state))));
         }
-        Role::Tensor => return rebuild::attributes(graph, id).map(|state| state_children(graph, state)).unwrap_or_default(),
+        Role::Tensor => return rebuild::attributes(graph, id).map_or_else(none, |state| state_children(graph, state)),
         Role::Plain => {}
     }
     match shape(graph, id) {
-        Shape::Leaf => Vec::new(),
-        Shape::Sequence(items) => items.iter().enumerate().map(|(i, id)| Child::new(Key::Index(i), *id)).collect(),
-        Shape::Mapping(items, attributes) => {
-            let mut all: Vec<Child> = Vec::with_capacity(items.len());
-            all.extend(items.iter().flat_map(|pair| Child::of_pair(graph, pair)));
-            all.extend(attributes.map(|state| state_children(graph, state)).unwrap_or_default());
-            all
-        }
+        Shape::Leaf => none(),
+        Shape::Sequence(items) => Box::new(of_items(items)),
+        Shape::Mapping(pairs, None) => Box::new(of_pairs(graph, pairs)),
+        Shape::Mapping(pairs, Some(state)) => Box::new(of_pairs(graph, pairs).chain(state_children(graph, state))),
         Shape::Object(object) => object_children(graph, object),
     }
 }
 
+/// The children of a value as far as they matter to whether it holds a tensor: of an object, what it was given, each a child itself, so that what many
+/// objects were given is looked through once.
+fn parts(graph: &Graph, id: Id) -> Children<'_> {
+    let Some(object) = graph.object(id).filter(|_| rebuild::role(graph, id) == Role::Plain) else { return children(graph, id) };
+    let given = [Some(object.args), object.kwargs, object.state];
+    let given = given.into_iter().flatten().map(|id| Child::new(Key::Named("state"), id));
+    if object.items.is_empty() && object.pairs.is_empty() {
+        return Box::new(given);
+    }
+    Box::new(given.chain(of_items(&object.items)).chain(of_pairs(graph, &object.pairs)))
+}
+
 /// The children of an object of a class that is not known.
-fn object_children(graph: &Graph, object: &Object) -> Vec<Child> {
+fn object_children<'g>(graph: &'g Graph, object: &'g Object) -> Children<'g> {
     let args = graph.tuple(object.args).unwrap_or_default();
     let args = if let Some(("copyreg" | "copy_reg", "_reconstructor")) = graph.global(object.callee) { args.get(2..).unwrap_or_default() } else { args };
-    let mut all: Vec<Child> = args.iter().chain(&object.items).enumerate().map(|(i, id)| Child::new(Key::Index(i), *id)).collect();
-    all.extend(object.pairs.iter().flat_map(|pair| Child::of_pair(graph, pair)));
-    if let Some(Node::Dict(pairs)) = object.kwargs.map(|kwargs| graph.node(kwargs)) {
-        all.extend(pairs.iter().map(|(key, value)| Child::new(Key::Value(*key), *value)));
+    let items = args.iter().chain(&object.items).enumerate().map(|(i, id)| Child::new(Key::Index(i), *id));
+    if object.pairs.is_empty() && object.kwargs.is_none() {
+        return match object.state {
+            Some(state) if args.is_empty() && object.items.is_empty() => state_children(graph, state),
+            Some(state) => Box::new(items.chain(state_children(graph, state))),
+            None => Box::new(items),
+        };
     }
-    if let Some(state) = object.state {
-        all.extend(state_children(graph, state));
-    }
-    all
+    let kwargs = match object.kwargs.map(|kwargs| graph.node(kwargs)) {
+        Some(Node::Dict(pairs)) => pairs.as_slice(),
+        _ => &[],
+    };
+    let kwargs = kwargs.iter().map(|(key, value)| Child::new(Key::Value(*key), *value));
+    let state = object.state.map_or_else(none, |state| state_children(graph, state));
+    Box::new(items.chain(of_pairs(graph, &object.pairs)).chain(kwargs).chain(state))
 }
 
 /// The attributes in a state: a dict, or a pair of one and of slots.
-fn state_children(graph: &Graph, state: Id) -> Vec<Child> {
+fn state_children(graph: &Graph, state: Id) -> Children<'_> {
+    let pairs_of = move |part: Id| if let Node::Dict(pairs) = graph.node(part) { pairs.as_slice() } else { &[] };
     match (shape(graph, state), graph.tuple(state)) {
-        (Shape::Mapping(pairs, _), _) => attributes(graph, &pairs),
+        (Shape::Mapping(pairs, _), _) => attributes(graph, pairs),
         (_, Some([dict, slots])) if is_dict_or_none(graph, *dict) && is_dict_or_none(graph, *slots) => {
-            [*dict, *slots].into_iter().flat_map(|part| if let Node::Dict(pairs) = graph.node(part) { attributes(graph, pairs) } else { Vec::new() }).collect()
+            Box::new(attributes(graph, pairs_of(*dict)).chain(attributes(graph, pairs_of(*slots))))
         }
-        (Shape::Leaf, _) if matches!(graph.node(state), Node::None) => Vec::new(),
-        _ => vec![Child::new(Key::Named("state"), state)],
+        (Shape::Leaf, _) if matches!(graph.node(state), Node::None) => none(),
+        _ => Box::new(std::iter::once(Child::new(Key::Named("state"), state))),
     }
 }
 
@@ -118,25 +149,24 @@ fn is_dict_or_none(graph: &Graph, id: Id) -> bool {
 }
 
 /// Attributes of an object; those of a module are named as its `state_dict` names them.
-fn attributes(graph: &Graph, pairs: &[(Id, Id)]) -> Vec<Child> {
+fn attributes<'g>(graph: &'g Graph, pairs: &'g [(Id, Id)]) -> Children<'g> {
     let is = |key: &Id, names: &[&[u8]]| graph.short(*key).is_some_and(|key| names.contains(&key));
-    let parts: [&[u8]; 3] = [b"_parameters", b"_buffers", b"_modules"];
-    let module = pairs.iter().any(|(key, _)| is(key, &parts));
-    let attribute = |(key, value): &(Id, Id)| {
-        let hooks = module && graph.short(*key).is_some_and(|key| key.starts_with(b"_"));
-        Child { key: if module && is(key, &parts) { Key::Same } else { Key::Value(*key) }, id: *value, silent: hooks, is_key: false }
-    };
-    let mut all: Vec<Child> = Vec::with_capacity(pairs.len());
-    for child in pairs.iter().map(attribute) {
-        match (child.key, shape(graph, child.id)) {
-            (Key::Same, Shape::Mapping(inner, _)) => {
-                all.extend(inner.iter().map(|(key, value)| Child { silent: true, ..Child::new(Key::Value(*key), *value) }))
-            }
-            (Key::Same, _) => {}
-            _ => all.push(child),
-        }
+    const PARTS: [&[u8]; 3] = [b"_parameters", b"_buffers", b"_modules"];
+    if !pairs.iter().any(|(key, _)| is(key, &PARTS)) {
+        return Box::new(pairs.iter().map(|(key, value)| Child::new(Key::Value(*key), *value)));
     }
-    all
+    Box::new(pairs.iter().flat_map(move |(key, value)| {
+        // A part's own values, or the attribute itself.
+        let (inner, own): (&[(Id, Id)], _) = match (is(key, &PARTS), shape(graph, *value)) {
+            (true, Shape::Mapping(inner, _)) => (inner, None),
+            (true, _) => (&[], None),
+            (false, _) => {
+                let hooks = graph.short(*key).is_some_and(|key| key.starts_with(b"_"));
+                (&[], Some(Child { silent: hooks, ..Child::new(Key::Value(*key), *value) }))
+            }
+        };
+        own.into_iter().chain(inner.iter().map(|(key, value)| Child { silent: true, ..Child::new(Key::Value(*key), *value) }))
+    }))
 }
 
 /// What is known of a node's subtree.
@@ -150,10 +180,12 @@ enum Holds {
 }
 
 /// One value on the way down.
-struct Frame {
+struct Frame<'g> {
     id: Id,
     name: Option<Vec<u8>>,
-    children: std::vec::IntoIter<Child>,
+    children: Children<'g>,
+    /// Whether it is a tensor, of whose attributes only those that hold tensors are listed.
+    of_tensor: bool,
 }
 
 /// Goes through the value of a pickle.
@@ -200,7 +232,7 @@ impl<'a, 'b> Walk<'a, 'b> {
 
     /// Whether a subtree holds a tensor. Every node is looked at once, however often it is referred to.
     fn holds_tensors(&mut self, root: Id) -> bool {
-        let mut stack: Vec<(Id, std::vec::IntoIter<Child>)> = Vec::new();
+        let mut stack: Vec<(Id, Children<'a>)> = Vec::new();
         let mut next = Some(root);
         loop {
             if let Some(id) = next.take().filter(|id| self.state(*id) == Holds::Unknown) {
@@ -211,7 +243,7 @@ impl<'a, 'b> Walk<'a, 'b> {
                     }
                 } else {
                     self.set(id, Holds::Open);
-                    stack.push((id, children(self.graph(), id).into_iter()));
+                    stack.push((id, parts(self.graph(), id)));
                 }
             }
             let Some((id, children)) = stack.last_mut() else { break };
@@ -254,7 +286,7 @@ impl<'a, 'b> Walk<'a, 'b> {
         self.count_keys(root)?;
         let mut names_left = self.graph().len().saturating_mul(8).saturating_add(1000);
         let mut on_path = HashSet::new();
-        let mut stack: Vec<Frame> = Vec::new();
+        let mut stack: Vec<Frame<'a>> = Vec::new();
         let holds = self.holds_tensors(root);
         if self.is_tensor(root) {
             self.tensor(self.stem, root)?;
@@ -271,6 +303,10 @@ impl<'a, 'b> Walk<'a, 'b> {
                 stack.pop();
                 continue;
             };
+            if frame.of_tensor && !self.holds_tensors(child.id) {
+                names_left = names_left.saturating_sub(1);
+                continue;
+            }
             let name = self.name_of(stack.last().and_then(|frame| frame.name.as_deref()), child.key);
             names_left = names_left.saturating_sub(1);
             if names_left == 0 {
@@ -283,9 +319,8 @@ impl<'a, 'b> Walk<'a, 'b> {
                 if rebuild::attributes(self.graph(), child.id).is_none() {
                     continue;
                 }
-                let within: Vec<Child> = children(self.graph(), child.id).into_iter().filter(|inner| self.holds_tensors(inner.id)).collect();
-                if !within.is_empty() && on_path.insert(child.id) {
-                    stack.push(Frame { id: child.id, name: Some(name), children: within.into_iter() });
+                if on_path.insert(child.id) {
+                    stack.push(Frame { of_tensor: true, ..self.frame(child.id, Some(name)) });
                 }
             } else if self.holds_tensors(child.id) {
                 if stack.len() >= DEPTH || name.len() as u64 > limits::NAME_BYTES {
@@ -321,8 +356,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         Ok(())
     }
 
-    fn frame(&self, id: Id, name: Option<Vec<u8>>) -> Frame {
-        Frame { id, name, children: children(self.graph(), id).into_iter() }
+    fn frame(&self, id: Id, name: Option<Vec<u8>>) -> Frame<'a> {
+        Frame { id, name, children: children(self.graph(), id), of_tensor: false }
     }
 
     fn is_empty(&self, id: Id) -> bool {
@@ -336,7 +371,6 @@ impl<'a, 'b> Walk<'a, 'b> {
 
     fn name_of(&self, parent: Option<&[u8]>, key: Key) -> Vec<u8> {
         let own = match key {
-            Key::Same => return parent.unwrap_or_default().to_vec(),
             Key::Index(index) => index.to_string().into_bytes(),
             Key::Named(name) => name.as_bytes().to_vec(),
             Key::Value(id) => str_of(self.graph(), id),
