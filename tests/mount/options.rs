@@ -343,7 +343,7 @@ fn a_user_who_may_not_open_the_device_is_told_so_and_of_the_commands_that_need_n
     let place = home();
     let program = place.path("home/mount-tensors");
     let refused = as_nobody(&place, &["sh", "-c", "cd \"$(dirname \"$0\")\" && exec \"$0\" tiny.gguf mnt"], &program).refused();
-    assert!(refused.contains("/dev/fuse") && refused.contains("ls, cat and export"), "{refused}");
+    assert!(refused.contains("/dev/fuse") && refused.contains("ls, cat, export and check"), "{refused}");
     assert!(!place.path("home/mnt").exists());
     let listed = as_nobody(&place, &["sh", "-c", "cd \"$(dirname \"$0\")\" && exec \"$0\" ls tiny.gguf"], &program).good();
     assert!(listed.contains("tensors.json"));
