@@ -272,8 +272,8 @@ fn a_source_that_changes_is_not_served_from_memory_either() {
 struct Group(PathBuf);
 
 impl Group {
-    fn new(limit: u64) -> Option<Self> {
-        let name = format!("mount-tensors-test-{}", std::process::id());
+    fn new(purpose: &str, limit: u64) -> Option<Self> {
+        let name = format!("mount-tensors-test-{purpose}-{}", std::process::id());
         let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
         let (folder, file) = if first.is_dir() { (first.join(name), "memory.limit_in_bytes") } else { (second.join(name), "memory.max") };
         let made = fs::create_dir(&folder).and_then(|()| fs::write(folder.join(file), limit.to_string()));
@@ -305,7 +305,7 @@ fn a_group_with_256_mb_of_memory_is_enough() {
     if !fuse_is_here() || !is_root() {
         return;
     }
-    let Some(group) = Group::new(256 * MIB) else { return };
+    let Some(group) = Group::new("small", 256 * MIB) else { return };
     let place = Place::new();
     let source = place.path("ramps.gguf");
     ramps(&source, &[150 * MIB, 60 * MIB, 60 * MIB, 60 * MIB, 10 * MIB], F16);
@@ -331,4 +331,50 @@ fn a_group_with_256_mb_of_memory_is_enough() {
     assert!(text(&log).contains("put into huge pages in") || text(&log).contains("no tensor is put into huge pages"), "{}", text(&log));
     place.unmount(&point);
     eventually("the group is empty", Duration::from_secs(5), || text(group.0.join("cgroup.procs")).is_empty());
+}
+
+/// Whatever the user allows, the group decides: past its limit the server would be killed.
+#[test]
+fn a_budget_that_the_group_does_not_have_is_not_taken() {
+    if !fuse_is_here() || !is_root() {
+        return;
+    }
+    let Some(group) = Group::new("budget", 128 * MIB) else { return };
+    let place = Place::new();
+    let source = place.path("ramps.gguf");
+    ramps(&source, &[16 * MIB; 12], F32);
+    let point = place.path("mnt");
+    let mut mount = group.command(crate::common::PROGRAM);
+    place.mark(&mut mount);
+    run(mount.args(["--memory-budget", "1G"]).arg(&source).arg(&point)).good();
+    let server = place.server();
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for i in 0..12 {
+                let path = point.join(format!("raw/t{i}.f32"));
+                scope.spawn(move || assert!(is_ramp(&read(&path), i), "tensor {i}"));
+            }
+        });
+    }
+    assert_eq!(place.server(), server, "the server has lived through it");
+    place.unmount(&point);
+    eventually("the group is empty", Duration::from_secs(5), || text(group.0.join("cgroup.procs")).is_empty());
+}
+
+#[test]
+fn a_limit_for_file_sizes_costs_speed_only() {
+    if !fuse_is_here() || !has_tool("bash") {
+        return;
+    }
+    let place = Place::new();
+    let source = place.path("ramps.gguf");
+    ramps(&source, &[9 * MIB], F16);
+    let point = place.path("mnt");
+    let mut mount = Command::new("bash");
+    place.mark(&mut mount);
+    run(mount.args(["-c", "ulimit -f 4096; exec \"$@\"", "bash", crate::common::PROGRAM]).arg(&source).arg(&point)).good();
+    for _ in 0..3 {
+        assert!(is_ramp(&read(&point.join("raw/t0.f16")), 0));
+    }
+    place.unmount(&point);
 }
