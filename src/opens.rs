@@ -3,7 +3,7 @@
 //! | way | bytes | good for |
 //! |---|---|---|
 //! | kept | through the kernel's page cache, which stays from one open to the next | small files, mapping, small reads, reading again |
-//! | direct | from this program into the reader's buffer | one long read: no second copy in memory, a third of the work |
+//! | direct | from this program into the reader's buffer | one long read: no second copy in memory, twice as fast as kept |
 //! | passed | the kernel reads another file in place of this one and does not ask | `source/`; tensors in huge pages |
 //!
 //! As an ordinary user files are kept, unless the page cache cannot hold them. With CAP_SYS_ADMIN a long tensor is first read directly. What was read in bulk
